@@ -1,0 +1,160 @@
+"""`ir bench`: providers side by side over an op's workloads, and the overhead of dispatch.
+
+Asserts no speed. Bytes are those of tensor arguments and outputs, each counted once.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+import ir_core as ir
+from ir_core.cli.arguments import parse_dtype
+from ir_core.cli.errors import UsageError
+from ir_core.cli.overhead import measure_overhead
+from ir_core.cli.stopwatch import median_microseconds
+from ir_core.errors import UnknownProviderError
+from ir_core.op import IrOp
+from ir_core.suggestion import suggest
+from ir_core.testing import Case, CheckDeclined, Workload, require_selected, workloads_of
+
+# Larger than any cache in use, so that reading it is reading memory.
+_BANDWIDTH_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One provider on one workload; the numbers are None where `reason` says why it did not run."""
+
+    workload: str
+    provider: str
+    microseconds: float | None
+    gigabytes_per_second: float | None
+    share_of_bandwidth: float | None
+    reason: str = ""
+
+    def to_text(self) -> str:
+        """One line of the table."""
+        if self.microseconds is None:
+            return f"{self.workload:14} {self.provider:12} {self.reason}"
+        return (
+            f"{self.workload:14} {self.provider:12} {self.microseconds:10.1f} us "
+            f"{self.gigabytes_per_second:8.2f} GB/s {self.share_of_bandwidth:6.1%}"
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print."""
+    ir.load_plugins()
+    if options.overhead:
+        overhead = measure_overhead(options.seconds)
+        print(json.dumps(asdict(overhead), indent=2) if options.json else overhead.to_text())
+        return 0
+    if options.op is None:
+        raise UsageError("name the OP to time, or use --overhead")
+    op = ir.registry()[options.op]
+    bandwidth = read_bandwidth()
+    rows = measure(op, parse_dtype(options.dtype), options.provider, options.seconds, bandwidth)
+    if options.json:
+        data = {"op": op.name, "dtype": options.dtype, "read_bandwidth": bandwidth}
+        print(json.dumps({**data, "measurements": [asdict(row) for row in rows]}, indent=2))
+    else:
+        print(f"{op.name}, {options.dtype}, {torch.get_num_threads()} threads")
+        print(f"read bandwidth {bandwidth:.1f} GB/s; a share above 100% means the cache was enough")
+        print("\n".join(row.to_text() for row in rows))
+    return 0
+
+
+def read_bandwidth() -> float:
+    """Gigabytes per second at which a sum reads memory, the best of a few runs."""
+    data = torch.ones(_BANDWIDTH_BYTES // 4)
+    microseconds = median_microseconds({"sum": data.sum}, 0.2)["sum"]
+    return _BANDWIDTH_BYTES / microseconds / 1e3
+
+
+def measure(
+    op: IrOp,
+    dtype: torch.dtype,
+    providers: Sequence[str] | None,
+    seconds: float,
+    bandwidth: float,
+) -> list[Measurement]:
+    """A measurement per bench workload and provider, providers of a workload taken in turns."""
+    for provider in providers or ():
+        if provider not in op.implementations:
+            known = suggest(provider, op.implementations)
+            raise UnknownProviderError(f"Op `{op.name}` has no provider `{provider}`; {known}")
+    chosen = tuple(providers or op.implementations)
+    rows: list[Measurement] = []
+    for workload in bench_workloads(op):
+        rows += _measure_workload(op, workload, dtype, chosen, seconds, bandwidth)
+    return rows
+
+
+def bench_workloads(op: IrOp) -> list[Workload]:
+    """The workloads an op marks for benches; without such, the standard ones that have tokens."""
+    if not op.has_input_generator:
+        raise UsageError(f"`{op.name}` has no input generator, so there is nothing to time")
+    everything = workloads_of(op)
+    marked = [each for each in everything if each.bench]
+    return marked or [each for each in everything if each.inputs.get("num_tokens") != 0]
+
+
+def _measure_workload(
+    op: IrOp,
+    workload: Workload,
+    dtype: torch.dtype,
+    providers: Sequence[str],
+    seconds: float,
+    bandwidth: float,
+) -> list[Measurement]:
+    arguments = Case(op.native, workload, dtype).arguments()
+    reasons: dict[str, str] = {}
+    for provider in providers:
+        try:
+            require_selected(op.implementations[provider], arguments)
+        except CheckDeclined as declined:
+            reasons[provider] = str(declined)
+    with torch.inference_mode():
+        runnable = {
+            provider: _call(op, provider, arguments)
+            for provider in providers
+            if provider not in reasons
+        }
+        times = median_microseconds(runnable, seconds) if runnable else {}
+        num_bytes = _num_bytes(arguments, op.native(*_cloned(arguments)))
+    return [
+        _row(workload.name, provider, times.get(provider), num_bytes, bandwidth, reasons)
+        for provider in providers
+    ]
+
+
+def _call(op: IrOp, provider: str, arguments: Sequence[object]) -> Callable[[], object]:
+    function, given = op.implementations[provider].fn, _cloned(arguments)
+    return lambda: function(*given)
+
+
+def _cloned(arguments: Sequence[object]) -> tuple[object, ...]:
+    return tuple(each.clone() if isinstance(each, Tensor) else each for each in arguments)
+
+
+def _num_bytes(arguments: Sequence[object], returned: object) -> int:
+    outputs = returned if isinstance(returned, tuple) else (returned,)
+    return sum(each.nbytes for each in (*arguments, *outputs) if isinstance(each, Tensor))
+
+
+def _row(
+    workload: str,
+    provider: str,
+    microseconds: float | None,
+    num_bytes: int,
+    bandwidth: float,
+    reasons: dict[str, str],
+) -> Measurement:
+    if microseconds is None:
+        return Measurement(workload, provider, None, None, None, reasons[provider])
+    speed = num_bytes / microseconds / 1e3
+    return Measurement(workload, provider, microseconds, speed, speed / bandwidth)

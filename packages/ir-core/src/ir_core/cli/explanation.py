@@ -1,0 +1,141 @@
+"""`ir explain`: the priority, every provider's verdict, the choice. The choice is `select`'s."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import ir_core as ir
+from ir_core.cli.arguments import (
+    example_arguments,
+    parse_assignments,
+    parse_dtype,
+    parse_shape,
+)
+from ir_core.cli.errors import UsageError
+from ir_core.errors import NoImplementationError
+from ir_core.op import IrOp
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one provider says to the arguments; `source` says who put it in the priority."""
+
+    provider: str
+    source: str
+    accepts: bool
+    reason: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a call gets the implementation it gets; `selected` is None if no provider can run it."""
+
+    op: str
+    platform: str
+    mode: str
+    arguments: dict[str, str]
+    selected: str | None
+    verdicts: tuple[Verdict, ...]
+
+    def to_text(self) -> str:
+        """The arguments, then a line per provider in order of priority, the chosen one marked."""
+        lines = [f"{self.op} on {self.platform}, {self.mode} defaults"]
+        lines += [f"  {name} = {value}" for name, value in self.arguments.items()]
+        width = max(len(each.provider) for each in self.verdicts)
+        sources = max(len(each.source) for each in self.verdicts)
+        for each in self.verdicts:
+            mark = "->" if each.provider == self.selected else "  "
+            said = "accepts" if each.accepts else f"rejects: {each.reason}"
+            lines.append(f"{mark} {each.provider:{width}}  {each.source:{sources}}  {said}")
+        lines.append(f"selected: {self.selected or 'none, the call is an error'}")
+        return "\n".join(lines)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the explanation; the exit code is 1 where no implementation can run."""
+    ir.load_plugins()
+    op = ir.registry()[options.op]
+    arguments = example_arguments(
+        op,
+        parse_dtype(options.dtype),
+        parse_shape(options.shape) if options.shape else None,
+        parse_assignments(options.arg, op),
+        _device(options.device),
+    )
+    if options.mode:
+        ir.set_execution_mode(options.mode)
+    override = ir.priority({op.name: options.priority}) if options.priority else nullcontext()
+    with override:
+        explanation = explain(op, arguments)
+    print(json.dumps(asdict(explanation), indent=2) if options.json else explanation.to_text())
+    return 0 if explanation.selected else 1
+
+
+def explain(op: IrOp, arguments: Sequence[Any]) -> Explanation:
+    """Explain the choice for `arguments`, one per parameter, under the priority in force."""
+    registry = op.registry
+    named = zip(op.schema.names, arguments, strict=True)
+    return Explanation(
+        op.name,
+        registry.platform().name,
+        registry.priorities.mode,
+        {name: _describe(value) for name, value in named},
+        _selected(op, arguments),
+        tuple(_verdict(op, provider, arguments) for provider in _in_order(op)),
+    )
+
+
+def _selected(op: IrOp, arguments: Sequence[Any]) -> str | None:
+    try:
+        return ir.select(op, *arguments).provider
+    except NoImplementationError:
+        return None
+
+
+def _in_order(op: IrOp) -> list[str]:
+    """Providers that a call asks, in that order, then those it never reaches."""
+    return list(dict.fromkeys((*op.registry.candidates(op), *op.implementations)))
+
+
+def _verdict(op: IrOp, provider: str, arguments: Sequence[Any]) -> Verdict:
+    priority = op.registry.priorities
+    sources = {each.provider: each.source for each in priority.resolve(op).entries}
+    implementation = op.implementations[provider]
+    reason = implementation.unsupported_reason or _refusal(op, provider, arguments)
+    return Verdict(
+        provider,
+        sources.get(provider, "not in the priority"),
+        not reason,
+        reason,
+        implementation.origin,
+    )
+
+
+def _refusal(op: IrOp, provider: str, arguments: Sequence[Any]) -> str:
+    with op.registry.priorities.override({op.name: [provider]}):
+        try:
+            rejections = ir.select(op, *arguments).rejections
+        except NoImplementationError as error:
+            return str(error)
+    return next((each.reason for each in rejections if each.provider == provider), "")
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"No device `{name}` here: {str(error).splitlines()[0]}") from None
+
+
+def _describe(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return repr(value)
+    sizes = "x".join(str(size) for size in value.shape)
+    return f"{str(value.dtype).removeprefix('torch.')}[{sizes}] on {value.device}"

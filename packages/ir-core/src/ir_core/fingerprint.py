@@ -1,0 +1,163 @@
+"""Fingerprints: one digest of everything an implementation's result depends on.
+
+Hashed: the files of the modules that its module imports, transitively, inside its distribution;
+the values its function closes over; compiled libraries in its package and those it names; the
+versions of the other distributions it imports, and Python's. What has no file has no digest, and
+the reason is given.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import logging
+import sys
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from ir_core.implementation import Implementation
+from ir_core.source_closure import SourceClosure, UnreadableSourceError
+
+_logger = logging.getLogger("ir_core.fingerprint")
+_Overload = torch._ops.OpOverload
+_Packet = torch._ops.OpOverloadPacket
+_PYTHON = ".".join(str(each) for each in sys.version_info[:3])
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """`digest` is sha256 over `factors`, (name, value) pairs; None if impossible, see `reason`."""
+
+    digest: str | None
+    reason: str
+    factors: tuple[tuple[str, str], ...]
+
+
+class Fingerprinter:
+    """Makes fingerprints; reads each file once, so all of a process's fingerprints agree."""
+
+    def __init__(self) -> None:
+        self._sources = SourceClosure()
+        self._warned: set[str] = set()
+
+    def fingerprint(self, implementation: Implementation) -> Fingerprint:
+        """Fingerprint of an implementation; warns once where there can be none."""
+        try:
+            factors = tuple(sorted(self._factors(implementation).items()))
+        except UnreadableSourceError as error:
+            self._warn(implementation, str(error))
+            return Fingerprint(None, str(error), ())
+        return Fingerprint(_digest(factors), "", factors)
+
+    def _factors(self, implementation: Implementation) -> dict[str, str]:
+        values = _Values()
+        values.add("fn", implementation.fn)
+        values.add("supports_args", implementation.supports_args)
+        factors = {"python": _PYTHON, **values.factors}
+        for flag in ("inplace", "opaque", "batch_invariant"):
+            factors[flag] = str(getattr(implementation, flag))
+        for function in values.functions:
+            factors |= self._sources.factors(function.__module__, function.__code__.co_filename)
+        for module in values.modules:
+            factors |= self._sources.factors(module, None)
+        for library in implementation.libraries:
+            factors[f"library {library.name}"] = _file_digest(library)
+        return factors
+
+    def _warn(self, implementation: Implementation, reason: str) -> None:
+        name = f"{implementation.op.name}: {implementation.provider}"
+        if name in self._warned:
+            return
+        self._warned.add(name)
+        _logger.warning("%s has no fingerprint, so it is not cached: %s", name, reason)
+
+
+class _Values:
+    """Walks what a function closes over: constants become text, functions and modules a list."""
+
+    def __init__(self) -> None:
+        self.factors: dict[str, str] = {}
+        self.functions: list[FunctionType] = []
+        self.modules: set[str] = set()
+
+    def add(self, name: str, value: Any) -> None:
+        """Enter a value under a name, as a factor "value NAME"."""
+        self.factors[f"value {name}"] = self._text(name, value)
+
+    def _text(self, name: str, value: Any) -> str:  # noqa: PLR0911
+        match value:
+            case None | bool() | int() | float() | complex() | str() | bytes():
+                return f"{type(value).__name__} {value!r}"
+            case torch.dtype() | torch.device() | enum.Enum() | _Overload() | _Packet():
+                return str(value)
+            case FunctionType():
+                return self._function_text(value)
+            case type() | ModuleType():
+                return self._module_text(value)
+            case partial():
+                return self._join("partial", name, (value.func, value.args, value.keywords))
+            case Implementation():
+                return self._join("implementation", name, (value.op.name, value.provider, value.fn))
+            case _:
+                return self._container_text(name, value)
+
+    def _function_text(self, function: FunctionType) -> str:
+        text = f"function {function.__module__}.{function.__qualname__}"
+        if function in self.functions:
+            return text
+        self.functions.append(function)
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        for variable, cell in cells:
+            self.add(f"{function.__qualname__}.{variable}", _contents(variable, cell))
+        for kind in ("__defaults__", "__kwdefaults__"):
+            self.add(f"{function.__qualname__}.{kind}", getattr(function, kind))
+        return text
+
+    def _module_text(self, value: type | ModuleType) -> str:
+        module = value.__name__ if isinstance(value, ModuleType) else value.__module__
+        self.modules.add(module)
+        return f"{module}.{getattr(value, '__qualname__', '')}"
+
+    def _container_text(self, name: str, value: Any) -> str:
+        if isinstance(value, tuple | list):
+            return self._join(type(value).__name__, name, value)
+        if isinstance(value, set | frozenset):
+            return f"set {sorted(self._text(name, each) for each in value)}"
+        if isinstance(value, dict):
+            return self._join("dict", name, tuple(value.items()))
+        if is_dataclass(value):
+            items = tuple((each.name, getattr(value, each.name)) for each in fields(value))
+            return self._join(type(value).__qualname__, name, items)
+        raise UnreadableSourceError(
+            f"`{name}` is a {type(value).__name__}, which has no stable text"
+        )
+
+    def _join(self, kind: str, name: str, values: Any) -> str:
+        return f"{kind} ({', '.join(self._text(name, each) for each in values)})"
+
+
+def _contents(variable: str, cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError as error:
+        raise UnreadableSourceError(f"`{variable}` is closed over but not set yet") from error
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UnreadableSourceError(f"library {path} cannot be read: {error}") from error
+
+
+def _digest(factors: tuple[tuple[str, str], ...]) -> str:
+    digest = hashlib.sha256()
+    for text in (each for pair in factors for each in pair):
+        encoded = text.encode()
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    return digest.hexdigest()

@@ -1,0 +1,189 @@
+"""Remembers which function answers which arguments of an op. Chooses nothing: that is `dispatch`.
+
+The key of a memory is exactly what the predicates read, the scalars, and the scoped priority. The
+code that builds it is generated, as dataclasses do, and made anew when a predicate reads more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ir_core.generated_code import build
+from ir_core.layout import is_always_contiguous
+from ir_core.schema import Parameter
+
+if TYPE_CHECKING:
+    from ir_core.dispatch import Choice
+    from ir_core.implementation import Implementation
+    from ir_core.op import IrOp
+
+Run = Callable[..., Any]
+
+# Scalars that never repeat must not let the memory grow without end.
+_MAX_REMEMBERED = 1024
+
+# Most ops see one kind of arguments only: comparing with the first is cheaper than hashing.
+_FIND = """
+def find({names}):
+    try:
+        if {is_first}:
+            return first_run
+        return memory[{key}]
+    except (KeyError, TypeError, AttributeError):
+        return miss({names})
+"""
+_KEY = """
+def key({names}):
+    return {key}
+"""
+
+
+class Lookup:
+    """The memory of one overload of one op; safe across threads.
+
+    `find(*values)` returns the function to call with these values, one per parameter. `prepare`
+    turns a chosen implementation into that function.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_generation",
+        "_key",
+        "_lock",
+        "_memory",
+        "_op",
+        "_prepare",
+        "_reads",
+        "find",
+    )
+
+    def __init__(self, op: IrOp, prepare: Callable[[Implementation], Run]) -> None:
+        self._op = op
+        self._prepare = prepare
+        self._lock = threading.Lock()
+        self._generation = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, because a priority or an implementation has changed."""
+        with self._lock:
+            self._generation += 1
+            self._reads: frozenset[tuple[str, str]] = frozenset()
+            self._asked = False
+            self._clear()
+
+    def _miss(self, *values: Any) -> Run:
+        generation = self._generation
+        self._op.schema.check_values(self._op.name, values)
+        choice = self._op.choose(values)
+        run = self._prepare(choice.selection.implementation)
+        with self._lock:
+            # A choice made under an older priority is used once, not remembered.
+            if generation == self._generation:
+                self._remember(choice, values, run)
+        return _recording(run, self._op, choice)
+
+    def _remember(self, choice: Choice, values: Sequence[Any], run: Run) -> None:
+        parameters = self._op.schema.parameters
+        if choice.asked and any(each.is_tensor_list for each in parameters):
+            return
+        if choice.asked > self._asked or not choice.reads <= self._reads:
+            self._reads |= choice.reads
+            self._asked |= choice.asked
+            self._clear()
+        elif len(self._memory) >= _MAX_REMEMBERED:
+            self._clear()
+        try:
+            key = self._key(*values)
+            self._memory[key] = run
+        except TypeError:
+            return
+        if len(self._memory) == 1:
+            self.find = self._finder(key, run)
+
+    def _clear(self) -> None:
+        self._memory: dict[Any, Run] = {}
+        self._key: Run = self._build("key", _KEY, {})
+        self.find: Callable[..., Run] = self._finder((), None)
+
+    def _finder(self, first: tuple[Any, ...], first_run: Run | None) -> Callable[..., Run]:
+        facts = {f"first_{index}": value for index, value in enumerate(first)}
+        return self._build("find", _FIND, {"first_run": first_run, **facts})
+
+    def _build(self, name: str, template: str, environment: dict[str, Any]) -> Run:
+        parts = ["scope()", *self._key_parts()]
+        known = [f"({part}) {_same(part)} first_{index}" for index, part in enumerate(parts)]
+        text = template.format(
+            names=", ".join(self._op.schema.names),
+            key=f"({', '.join(parts)},)",
+            is_first=" and ".join(known) if "first_0" in environment else "False",
+        )
+        environment |= {
+            "is_always_contiguous": is_always_contiguous,
+            "memory": self._memory,
+            "miss": self._miss,
+            "scope": self._op.registry.priorities.scope,
+            "token_dims": self._op.token_dims,
+        }
+        return build(name, text, environment, self._op.name)
+
+    def _key_parts(self) -> list[str]:
+        if not self._asked:
+            return []
+        parts: list[str] = []
+        for parameter in self._op.schema.parameters:
+            hidden = self._op.token_dims.get(parameter.name)
+            if parameter.is_tensor:
+                parts += _tensor_parts(parameter, self._reads, hidden or frozenset())
+            elif hidden is None:
+                parts.append(_scalar_part(parameter))
+        return parts
+
+
+def _recording(run: Run, op: IrOp, choice: Choice) -> Run:
+    def first_run(*values: Any) -> Any:
+        result = run(*values)
+        op.registry.record(choice.selection)
+        return result
+
+    return first_run
+
+
+def _same(part: str) -> str:
+    return "is" if part == "scope()" or part.endswith(".dtype") else "=="
+
+
+def _scalar_part(parameter: Parameter) -> str:
+    name = parameter.name
+    if "[" not in parameter.type:
+        return name
+    return f"None if {name} is None else tuple({name})"
+
+
+def _tensor_parts(
+    parameter: Parameter, reads: frozenset[tuple[str, str]], hidden: frozenset[int]
+) -> list[str]:
+    name = parameter.name
+    read = {kind for tensor, kind in reads if tensor == name}
+    parts = [f"{name}.{each}" for each in ("dtype", "device", "layout", "ndim") if each in read]
+    if read & {"sizes", "contiguity"}:
+        parts.append(_visible_sizes(name, hidden))
+    if read & {"strides", "contiguity"}:
+        parts.append(f"{name}.stride()")
+    if "contiguity" in read and hidden - {0}:
+        parts.append(f"is_always_contiguous({name}.shape, {name}.stride(), token_dims[{name!r}])")
+    if not parameter.is_optional:
+        return parts
+    return [f"None if {name} is None else {part}" for part in parts] or [f"{name} is None"]
+
+
+def _visible_sizes(name: str, hidden: frozenset[int]) -> str:
+    slices: list[str] = []
+    start = 0
+    for dim in sorted(hidden):
+        if dim > start:
+            slices.append(f"{name}.shape[{start}:{dim}]")
+        start = dim + 1
+    return " + ".join([*slices, f"{name}.shape[{start}:]"])

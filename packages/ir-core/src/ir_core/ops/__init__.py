@@ -1,0 +1,44 @@
+"""The ops of the default registry as attributes: those that ship with the core, and any other.
+
+Chooses no implementation: see `ir_core.dispatch`.
+"""
+
+from collections.abc import Iterable
+
+from ir_core.default_registry import registry
+from ir_core.errors import UnknownOpError
+from ir_core.op import IrOp
+from ir_core.ops.activation import gelu_and_mul, silu_and_mul
+from ir_core.ops.collectives import all_gather, all_reduce, reduce_scatter
+from ir_core.ops.linear import linear
+from ir_core.ops.paged_attention import paged_attention
+from ir_core.ops.rms_norm import fused_add_rms_norm, rms_norm
+from ir_core.ops.rotary_embedding import rotary_embedding
+
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "fused_add_rms_norm",
+    "gelu_and_mul",
+    "linear",
+    "paged_attention",
+    "reduce_scatter",
+    "rms_norm",
+    "rotary_embedding",
+    "silu_and_mul",
+]
+
+
+def __getattr__(name: str) -> IrOp:
+    """An op that somebody else registered; AttributeError with a suggestion if nobody did."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    registry().load_plugins()
+    try:
+        return registry()[name]
+    except UnknownOpError as error:
+        raise AttributeError(str(error)) from None
+
+
+def __dir__() -> Iterable[str]:
+    return sorted({*registry(), *globals()})

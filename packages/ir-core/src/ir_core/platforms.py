@@ -1,0 +1,82 @@
+"""Platforms: which providers a kind of machine prefers by default. Registers no implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+
+ExecutionMode = Literal["eager", "inductor"]
+EXECUTION_MODES: tuple[ExecutionMode, ...] = ("eager", "inductor")
+
+_KERNEL_OPS = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding")
+
+
+class Platform:
+    """A kind of machine; subclass it to give one of your own its default priorities.
+
+    Override `default_priority(mode)`, or `get_default_ir_op_priority()` where the mode does not
+    matter. Lists may name providers that are not installed; those drop out. `native` comes last
+    by itself. A plug-in hands an instance out through the entry-point group `ir_core.platforms`.
+    """
+
+    name: str = "unnamed"
+
+    def default_priority(self, mode: ExecutionMode) -> Mapping[str, Sequence[str]]:
+        """Provider lists by op, for eager execution or for compilation with Inductor."""
+        return self.get_default_ir_op_priority()
+
+    def get_default_ir_op_priority(self) -> Mapping[str, Sequence[str]]:
+        """Provider lists by op for every mode; none by default."""
+        return {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
+
+class BuiltinPlatform(Platform):
+    """A platform known here: `eager` lists apply in eager mode, `inductor` ones when compiled.
+
+    With Inductor most platforms prefer native, which it fuses with its neighbours.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        eager: Mapping[str, Sequence[str]],
+        inductor: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self.name = name
+        self._lists: dict[ExecutionMode, Mapping[str, Sequence[str]]] = {
+            "eager": eager,
+            "inductor": inductor or _norms_and_activations("native"),
+        }
+
+    def default_priority(self, mode: ExecutionMode) -> Mapping[str, Sequence[str]]:
+        """Provider lists by op."""
+        return self._lists[mode]
+
+
+def builtin_platform() -> Platform:
+    """The platform of this machine among those known here: rocm, cuda, xpu or cpu."""
+    if torch.cuda.is_available():
+        if torch.version.hip:
+            return BuiltinPlatform("rocm", _norms_and_activations("aiter", "vllm_c", "native"))
+        return BuiltinPlatform("cuda", _norms_and_activations("vllm_c", "native"))
+    if torch.xpu.is_available():
+        return BuiltinPlatform("xpu", _norms_and_activations("xpu_kernels", "native"))
+    return BuiltinPlatform(
+        "cpu",
+        {
+            **_norms_and_activations("vllm_c", "native"),
+            # It can run only where torch has no fast 16-bit GEMM; there it is some times faster.
+            "linear": ("float32_gemm", "native"),
+        },
+        # Measured with AVX-512: the C++ norms beat Inductor's fused native ones at every size.
+        {"rms_norm": ("vllm_c", "native"), "fused_add_rms_norm": ("vllm_c", "native")},
+    )
+
+
+def _norms_and_activations(*providers: str) -> Mapping[str, Sequence[str]]:
+    return dict.fromkeys(_KERNEL_OPS, providers)

@@ -1,0 +1,112 @@
+"""Selections: which implementation a call gets and why not another; the record of executed ones."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ir_core.implementation import Implementation
+    from ir_core.op import IrOp
+
+_logger = logging.getLogger("ir_core.dispatch")
+
+# A reason may name a scalar; one that never repeats must not let the record grow without end.
+_MAX_ROWS = 1000
+_VARYING = "for more reasons than are kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A provider that came first in the priority, and why it was passed over."""
+
+    provider: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The implementation that a call gets, and the providers rejected before it."""
+
+    op: IrOp
+    provider: str
+    implementation: Implementation
+    rejections: tuple[Rejection, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedSelection:
+    """One row of the record: a selection that really ran.
+
+    `calls` is a lower bound, at least 1: a call that the fast path answers from memory is not
+    counted again.
+    """
+
+    op: str
+    provider: str
+    calls: int
+    rejections: tuple[Rejection, ...]
+
+
+class SelectionLog:
+    """What was executed since start, one row per distinct selection; safe across threads."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[str, str, tuple[Rejection, ...]], int] = {}
+        self._lock = threading.Lock()
+
+    def record(self, selection: Selection, named: Collection[str] = ()) -> None:
+        """Note that a selection has run, and log it if it is new.
+
+        The rejection of a provider among `named`, those that the user asked for, is logged at INFO
+        and everything else at DEBUG.
+        """
+        key = (selection.op.name, selection.provider, selection.rejections)
+        with self._lock:
+            if key not in self._calls and len(self._calls) >= _MAX_ROWS:
+                varying = tuple(Rejection(each.provider, _VARYING) for each in key[2])
+                key = (*key[:2], varying)
+            calls = self._calls.get(key, 0)
+            self._calls[key] = calls + 1
+        if calls == 0:
+            _log(selection, named)
+
+    def rows(self) -> tuple[ExecutedSelection, ...]:
+        """All rows, ordered by op and then by first execution."""
+        with self._lock:
+            items = sorted(self._calls.items(), key=lambda item: item[0][0])
+        return tuple(
+            ExecutedSelection(op, provider, calls, rejections)
+            for (op, provider, rejections), calls in items
+        )
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        with self._lock:
+            self._calls.clear()
+
+
+def format_selections(rows: Iterable[ExecutedSelection]) -> str:
+    """Text table of executed selections: op, provider used, and each rejection with its reason."""
+    rows = tuple(rows)
+    if not rows:
+        return "No op was executed."
+    op_width = max(len("op"), *(len(row.op) for row in rows))
+    provider_width = max(len("used"), *(len(row.provider) for row in rows))
+    lines = [f"{'op':{op_width}}  {'used':{provider_width}}  rejected"]
+    for row in rows:
+        reasons = "; ".join(f"{each.provider}: {each.reason}" for each in row.rejections) or "-"
+        lines.append(f"{row.op:{op_width}}  {row.provider:{provider_width}}  {reasons}")
+    return "\n".join(lines)
+
+
+def _log(selection: Selection, named: Collection[str]) -> None:
+    op = selection.op.name
+    for rejection in selection.rejections:
+        level = logging.INFO if rejection.provider in named else logging.DEBUG
+        _logger.log(level, "%s: rejected `%s`: %s", op, rejection.provider, rejection.reason)
+    location = selection.implementation.location
+    _logger.debug("%s: used `%s` (%s)", op, selection.provider, location)

@@ -1,0 +1,147 @@
+"""Checks of the functional contract: inputs kept, outputs fresh, donation, every way to call."""
+
+import inspect
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ir_core.testing.case import Case, Results, copied, require_selected, run
+from ir_core.testing.comparison import first_byte_difference, is_overlapping
+from ir_core.testing.errors import CheckDeclined, ConformanceError
+
+
+def keeps_its_inputs(case: Case) -> None:
+    """The default overload leaves every byte of its inputs, except those that the op mutates."""
+    arguments = case.arguments()
+    before = copied(arguments)
+    run(case.implementation, arguments)
+    for name, old, new in zip(case.op.schema.names, before, arguments, strict=False):
+        if name in case.op.mutates or not isinstance(old, Tensor):
+            continue
+        at = first_byte_difference(old, new)
+        if at is not None:
+            raise ConformanceError(
+                f"writes into its input `{name}`: index {list(at)} was {old[at].item():.9g} and is "
+                f"{new[at].item():.9g}; declare `inplace=True` if it is meant to"
+            )
+
+
+def gives_fresh_outputs(case: Case) -> None:
+    """Outputs of the default overload share no memory with the inputs or with each other."""
+    arguments = case.arguments()
+    outputs = list(enumerate(run(case.implementation, arguments).outputs))
+    for name, argument in zip(case.op.schema.names, arguments, strict=False):
+        for at, output in outputs:
+            if isinstance(argument, Tensor) and is_overlapping(output, argument):
+                raise ConformanceError(f"output {at} shares memory with the input `{name}`")
+    for (at, output), (other, another) in combinations(outputs, 2):
+        if is_overlapping(output, another):
+            raise ConformanceError(f"outputs {at} and {other} share memory")
+
+
+def gives_the_activation_dtype(case: Case) -> None:
+    """Outputs have the dtype that native's have, on every dtype of the other arguments."""
+    arguments = case.arguments()
+    outputs = run(case.implementation, copied(arguments)).outputs
+    with torch.no_grad():
+        returned = case.op.native(*copied(arguments))
+    expected = () if returned is None else returned if isinstance(returned, tuple) else (returned,)
+    for at, (got, native) in enumerate(zip(outputs, expected, strict=True)):
+        if got.dtype != native.dtype:
+            raise ConformanceError(f"output {at} is {got.dtype}, not {native.dtype}")
+
+
+def donates_without_a_trace(case: Case) -> None:
+    """`maybe_inplace` on donated copies gives the bytes that the default overload gives."""
+    arguments = case.arguments()
+    default = run(case.implementation, copied(arguments))
+    donated = run(case.implementation, copied(arguments), case.op.maybe_inplace)
+    _expect_same(default, donated, "`maybe_inplace` and the default overload")
+
+
+def runs_as_itself(case: Case) -> None:
+    """The op, its torch op, an opaque one's own torch op and the bare function agree bitwise."""
+    arguments = case.arguments()
+    called = run(case.implementation, copied(arguments))
+    through_torch = run(case.implementation, copied(arguments), case.op.torch_op)
+    bare = run(case.implementation, copied(arguments), case.implementation)
+    _expect_same(called, bare, "the op and the bare implementation")
+    _expect_same(called, through_torch, "the op and the torch op")
+    if case.implementation.opaque:
+        own = run(case.implementation, copied(arguments), case.implementation.torch_op)
+        _expect_same(called, own, "the op and the opaque implementation's torch op")
+
+
+def binds_every_call_form(case: Case) -> None:
+    """By position, by keyword, and with defaults left out or spelled out, the call is the same."""
+    arguments = case.arguments()
+    expected = run(case.implementation, copied(arguments))
+    names = case.op.schema.names
+
+    def by_keyword(*given: Any) -> Any:
+        return case.op(**dict(zip(names, given, strict=True)))
+
+    def mixed(*given: Any) -> Any:
+        return case.op(given[0], **dict(zip(names[1:], given[1:], strict=True)))
+
+    def shortest(*given: Any) -> Any:
+        kept = list(given)
+        for parameter in reversed(case.op.schema.parameters):
+            if not kept or parameter.default is inspect.Parameter.empty:
+                break
+            if isinstance(kept[-1], Tensor) or kept[-1] != parameter.default:
+                break
+            kept.pop()
+        return case.op(*kept)
+
+    for form in (by_keyword, mixed, shortest):
+        got = run(case.implementation, copied(arguments), form)
+        _expect_same(expected, got, f"a call by position and one {form.__name__}")
+
+
+def reads_strides(case: Case) -> None:
+    """Activations that are slices of wider tensors give the same values and the same layout."""
+    arguments = case.arguments()
+    strided = tuple(
+        _strided(value) if name in case.op.activations and isinstance(value, Tensor) else value
+        for name, value in zip(case.op.schema.names, copied(arguments), strict=True)
+    )
+    require_selected(case.implementation, strided)
+    dense = run(case.implementation, copied(arguments))
+    got = run(case.implementation, strided)
+    for label, ours, expected in zip(got.labels, got.tensors, dense.tensors, strict=True):
+        if ours.shape != expected.shape or ours.stride() != expected.stride():
+            raise ConformanceError(
+                f"{label} of strided inputs has shape {list(ours.shape)}, stride "
+                f"{list(ours.stride())}; that of dense ones {list(expected.shape)}, "
+                f"{list(expected.stride())}"
+            )
+        tolerance = case.op.tolerance(ours.dtype)
+        if not torch.allclose(
+            ours, expected, rtol=tolerance.rtol, atol=tolerance.atol, equal_nan=True
+        ):
+            raise ConformanceError(f"{label} of strided inputs differs from that of dense ones")
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    """The same values as every other column, and part, of a wider tensor filled with NaN."""
+    if tensor.dim() == 0:
+        raise CheckDeclined("an activation without dims has no strides")
+    wider = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1), torch.nan)
+    view = wider[..., 1::2]
+    view.copy_(tensor)
+    return view
+
+
+def _expect_same(first: Results, second: Results, what: str) -> None:
+    for label, one, other in zip(first.labels, first.tensors, second.tensors, strict=True):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            raise ConformanceError(f"{label}: {what} differ in shape or dtype")
+        at = first_byte_difference(one, other)
+        if at is not None:
+            raise ConformanceError(
+                f"{label}: {what} differ, first at index {list(at)}: {one[at].item():.9g} and "
+                f"{other[at].item():.9g}"
+            )

@@ -1,0 +1,162 @@
+"""Builds the compiled library of the `vllm_c` provider; never raises, and never imports torch.
+
+`build` compiles csrc against the torch of the running interpreter and leaves two files in the
+package: the library, and `build_report.json`, which says what was built or why nothing was. Run as
+a script, it rebuilds the library of an editable install.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+LIBRARY = "ir_kernels_c.so"
+REPORT = "build_report.json"
+CSRC = Path(__file__).resolve().parent / "csrc"
+
+# No -ffast-math: NaN, infinities and denormals mean what they mean in torch. No contraction to FMA:
+# every ISA gives the same bits.
+FLAGS = (
+    "-std=c++20",
+    "-O3",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+)
+# The oldest torch whose stable ABI the library asks for: 2.11.
+TORCH_FLAGS = ("-DTORCH_TARGET_VERSION=0x020b000000000000",)
+# torch is loaded RTLD_LOCAL, so its library must be named even though no symbol needs it at link.
+LINK_FLAGS = ("-shared", "-Wl,--no-as-needed", "-ltorch_cpu")
+AVX2 = ("-mavx2", "-mfma", "-mf16c")
+AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
+COMMAND_TIMEOUT_S = 300.0
+WORDS_KEPT = 1500
+
+
+class BuildError(Exception):
+    """The library cannot be built; the message is what `ir explain` shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """What a build did: `reason` is empty if and only if `built`."""
+
+    built: bool
+    reason: str
+    compiler: str
+    flags: tuple[str, ...]
+    isas: tuple[str, ...]
+    torch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A compiler and the torch to compile against."""
+
+    compiler: tuple[str, ...]
+    version: str
+    torch_dir: Path
+    torch_version: str
+
+
+def build(package: Path, environ: Mapping[str, str]) -> BuildReport:
+    """Build into `package` with the compiler that `CXX` names, or g++, c++, clang++.
+
+    Whatever happens, the old library is gone afterwards and the report is written.
+    """
+    package.mkdir(parents=True, exist_ok=True)
+    (package / LIBRARY).unlink(missing_ok=True)
+    try:
+        report = compile_library(find_toolchain(environ), package / LIBRARY)
+    except Exception as error:
+        reason = str(error) if isinstance(error, BuildError) else f"{type(error).__name__}: {error}"
+        report = BuildReport(False, reason, "", (), (), "")
+    (package / REPORT).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
+    return report
+
+
+def find_toolchain(environ: Mapping[str, str]) -> Toolchain:
+    """Locate compiler and torch; BuildError says which is missing and what to do."""
+    wanted = environ.get("CXX", "")
+    candidates = [wanted] if wanted else ["g++", "c++", "clang++"]
+    found = next((each for each in candidates if shutil.which(shlex.split(each)[0])), None)
+    if found is None:
+        where = f"`CXX` is `{wanted}`, which does not run" if wanted else "no g++, c++ or clang++"
+        raise BuildError(f"no C++ compiler: {where}; install one and reinstall ir-kernels")
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        raise BuildError(
+            "torch was not there at build time: install it first, then ir-kernels with "
+            "`--no-build-isolation`"
+        )
+    compiler = tuple(shlex.split(found))
+    version = run_command([*compiler, "--version"]).splitlines()[0]
+    torch_dir = Path(spec.submodule_search_locations[0])
+    return Toolchain(compiler, version, torch_dir, importlib.metadata.version("torch"))
+
+
+def compile_library(tools: Toolchain, library: Path) -> BuildReport:
+    """Compile all sources in parallel and link them to `library`."""
+    isas = isa_flags()
+    torch_flags = (*TORCH_FLAGS, f"-I{tools.torch_dir / 'include'}")
+    units: dict[str, Sequence[str]] = {f"isa_{isa}.cpp": flags for isa, flags in isas.items()}
+    units |= {"binding.cpp": torch_flags, "tensor_rows.cpp": torch_flags, "isa_select.cpp": ()}
+
+    with tempfile.TemporaryDirectory() as scratch:
+
+        def compile_unit(source: str) -> str:
+            target = str(Path(scratch) / f"{source}.o")
+            command = [*tools.compiler, *FLAGS, *units[source], "-c", str(CSRC / source)]
+            run_command([*command, "-o", target])
+            return target
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(compile_unit, units))
+        linked = str(Path(scratch) / LIBRARY)
+        search = f"-L{tools.torch_dir / 'lib'}"
+        run_command([*tools.compiler, *objects, "-o", linked, search, *LINK_FLAGS])
+        shutil.move(linked, library)
+    return BuildReport(True, "", tools.version, FLAGS, tuple(isas), tools.torch_version)
+
+
+def isa_flags() -> dict[str, tuple[str, ...]]:
+    """The ISAs to build for this architecture and the flags of each."""
+    if platform.machine() not in {"x86_64", "AMD64"}:
+        return {"portable": ()}
+    return {"portable": (), "avx2": AVX2, "avx512": AVX512}
+
+
+def run_command(command: Sequence[str]) -> str:
+    """Run and return stdout; BuildError carries the end of what the command said."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
+    )
+    if done.returncode != 0:
+        words = done.stderr.strip()[:WORDS_KEPT]
+        raise BuildError(f"`{shlex.join(command)}` failed ({done.returncode}): {words}")
+    return done.stdout
+
+
+def main(argv: Sequence[str]) -> int:
+    """Rebuild into the directory given, else into the source tree; 1 if nothing was built."""
+    default = Path(__file__).resolve().parent / "src" / "ir_kernels"
+    report = build(Path(argv[0]) if argv else default, os.environ)
+    print(json.dumps(asdict(report), indent=2))
+    return 0 if report.built else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

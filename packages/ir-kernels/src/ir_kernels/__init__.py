@@ -1,0 +1,20 @@
+"""Kernel providers for the ops of `ir_core`: one folder per op, one file per provider.
+
+Importing registers nothing; `register` does, and is what the entry point calls.
+"""
+
+import ir_core as ir
+from ir_kernels import fused_add_rms_norm, linear, rms_norm, rotary_embedding, silu_and_mul
+
+
+def register(registry: ir.Registry | None = None) -> None:
+    """Register every provider into `registry`, by default the process's own.
+
+    Loads no library and touches no device: each provider finds out when it is first asked for.
+    """
+    ops = ir.registry() if registry is None else registry
+    rms_norm.register(ops["rms_norm"])
+    fused_add_rms_norm.register(ops["fused_add_rms_norm"])
+    silu_and_mul.register(ops["silu_and_mul"])
+    rotary_embedding.register(ops["rotary_embedding"])
+    linear.register(ops["linear"])

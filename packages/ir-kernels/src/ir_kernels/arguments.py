@@ -1,0 +1,57 @@
+"""What kernels can take, asked of argument views: each function returns a reason, or "" for yes.
+
+Sibling ops ask the same function, so that what one accepts the other does too. Nothing here reads
+a stride: whether a layout suits may depend on the number of tokens, so kernels take any layout.
+"""
+
+from torch import Tensor, bfloat16, dtype, float16, float32, int64
+
+FLOATS = (float32, bfloat16, float16)
+HALVES = (bfloat16, float16)
+
+
+def activation(x: Tensor, device: str, dtypes: tuple[dtype, ...] = FLOATS) -> str:
+    """An activation lies on a kind of device and has one of `dtypes`."""
+    if x.device.type != device:
+        return f"runs on {device}, and the activations are on {x.device.type}"
+    if x.dtype not in dtypes:
+        return f"takes {', '.join(name(each) for each in dtypes)}; x has {name(x.dtype)}"
+    return ""
+
+
+def same_dtype(x: Tensor, other: Tensor, other_name: str) -> str:
+    """Two activations have one dtype."""
+    if other.dtype != x.dtype:
+        return f"needs one dtype for both; x has {name(x.dtype)}, {other_name} {name(other.dtype)}"
+    return ""
+
+
+def norm_weight(x: Tensor, weight: Tensor | None, extra: tuple[dtype, ...] = ()) -> str:
+    """A norm's weight, if there is one, has x's dtype or one of `extra`."""
+    if weight is None or weight.dtype == x.dtype or weight.dtype in extra:
+        return ""
+    allowed = " or ".join(("x's dtype", *(name(each) for each in extra)))
+    return f"needs a weight of {allowed}; x has {name(x.dtype)}, weight {name(weight.dtype)}"
+
+
+def plain_norm(weight: Tensor | None, variance_size: int | None) -> str:
+    """A norm with a weight, over whole rows."""
+    if weight is None:
+        return "needs a weight"
+    if variance_size is not None:
+        return "has no `variance_size`"
+    return ""
+
+
+def rotary_table(positions: Tensor, cos_sin_cache: Tensor) -> str:
+    """int64 positions and a float32 table."""
+    if positions.dtype != int64:
+        return f"needs int64 positions, not {name(positions.dtype)}"
+    if cos_sin_cache.dtype != float32:
+        return f"needs a float32 `cos_sin_cache`, not {name(cos_sin_cache.dtype)}"
+    return ""
+
+
+def name(of: dtype) -> str:
+    """A dtype without torch's prefix."""
+    return str(of).removeprefix("torch.")

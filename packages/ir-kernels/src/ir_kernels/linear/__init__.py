@@ -1,0 +1,9 @@
+"""Kernels of `linear`, one file per provider."""
+
+from ir_core import IrOp
+from ir_kernels.linear import float32_gemm
+
+
+def register(op: IrOp) -> None:
+    """Register every provider of this folder."""
+    float32_gemm.register(op)

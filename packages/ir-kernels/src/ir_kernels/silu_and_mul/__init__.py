@@ -1,0 +1,11 @@
+"""Kernels of `silu_and_mul`, one file per provider."""
+
+from ir_core import IrOp
+from ir_kernels.silu_and_mul import aiter, vllm_c, xpu_kernels  # noqa: A004
+
+
+def register(op: IrOp) -> None:
+    """Register every provider of this folder."""
+    vllm_c.register(op)
+    aiter.register(op)
+    xpu_kernels.register(op)

@@ -1,0 +1,1 @@
+"""Passes, lowering and the compile stack that run on the IR."""

@@ -1,0 +1,205 @@
+"""The compile stack's configuration: names, types, defaults and their own consistency.
+
+It refuses unknown keys and impossible values. It does not know where a value came from, which
+options a given release honours, or torch: reading a configuration must stay cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+
+
+class ConfigModel(BaseModel):
+    """Base of all configuration: immutable, closed to unknown keys, documented per field."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class NamedChoice(StrEnum):
+    """A choice that is found by value or name, in either case, with `-` or `_`."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NamedChoice | None:
+        if not isinstance(value, str):
+            return None
+        wanted = value.strip().lower().replace("-", "_")
+        return next((m for m in cls if wanted in (m.value.lower(), m.name.lower())), None)
+
+
+class CompilationMode(NamedChoice):
+    """How the model is compiled; the numbers 0 to 3 are accepted in this order."""
+
+    NONE = "none"
+    STOCK_TORCH_COMPILE = "stock_torch_compile"
+    DYNAMO_TRACE_ONCE = "dynamo_trace_once"
+    VLLM_COMPILE = "vllm_compile"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NamedChoice | None:
+        if isinstance(value, bool):
+            return None
+        number = str(value).strip()
+        if number in ("0", "1", "2", "3"):
+            return tuple(cls)[int(number)]
+        return super()._missing_(value)
+
+
+class CudagraphMode(NamedChoice):
+    """Which parts of a step are captured and replayed as a graph."""
+
+    NONE = "NONE"
+    PIECEWISE = "PIECEWISE"
+    FULL = "FULL"
+    FULL_DECODE_ONLY = "FULL_DECODE_ONLY"
+    FULL_AND_PIECEWISE = "FULL_AND_PIECEWISE"
+
+
+class DynamicShapesType(NamedChoice):
+    """How the token count is represented while the model is traced."""
+
+    BACKED = "backed"
+    UNBACKED = "unbacked"
+    BACKED_SIZE_OBLIVIOUS = "backed_size_oblivious"
+
+
+class GuardPolicy(NamedChoice):
+    """What a dropped guard that a served size violates leads to."""
+
+    FAIL = "fail"
+    REBUILD = "rebuild"
+    WARN = "warn"
+
+
+class CacheMode(NamedChoice):
+    """How the compile cache is used; `require` makes a miss an error."""
+
+    OFF = "off"
+    RO = "ro"
+    RW = "rw"
+    REQUIRE = "require"
+
+
+class CacheSaveFormat(NamedChoice):
+    """The form of a compiled artifact on disk; `unpacked` can be read by a person."""
+
+    BINARY = "binary"
+    UNPACKED = "unpacked"
+
+
+class AutotuneMode(NamedChoice):
+    """Whether implementations are timed at start-up, or a cached result is used."""
+
+    OFF = "off"
+    CACHED = "cached"
+    ON = "on"
+
+
+def to_switch(value: object) -> object:
+    """YAML reads a bare `on` or `off` as a boolean; give the word back."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def refuse_bool(value: object) -> object:
+    """Refuse `true` where a number is wanted: Python would take it for 1."""
+    if isinstance(value, bool):
+        raise ValueError("wants a number, not true or false")
+    return value
+
+
+def refuse_empty(value: object) -> object:
+    """Refuse an empty path: Python would take it for the current directory."""
+    if value == "":
+        raise ValueError("wants a path, not an empty text")
+    return value
+
+
+def to_distinct_ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Sort sizes, refusing duplicates."""
+    if len(set(sizes)) != len(sizes):
+        raise ValueError("names a size twice")
+    return tuple(sorted(sizes))
+
+
+PositiveNumber = Annotated[int, BeforeValidator(refuse_bool), Field(ge=1)]
+Number = Annotated[int, BeforeValidator(refuse_bool), Field(ge=0)]
+FilePath = Annotated[Path, BeforeValidator(refuse_empty)]
+Sizes = Annotated[tuple[PositiveNumber, ...], AfterValidator(to_distinct_ascending)]
+
+
+class DynamicShapesConfig(ConfigModel):
+    """How dynamic token counts are traced, and what is done about guards."""
+
+    type: DynamicShapesType = DynamicShapesType.UNBACKED
+    """Representation of the token count: backed, unbacked or backed_size_oblivious."""
+    evaluate_guards: bool = False
+    """Evaluate every dropped guard on each served size before the server is ready."""
+    guards: GuardPolicy = GuardPolicy.FAIL
+    """What a violated guard leads to: fail, rebuild or warn."""
+
+
+class PassConfig(ConfigModel):
+    """Which graph passes are wanted; None leaves the decision to the optimization level."""
+
+    fuse_norm_quant: bool | None = None
+    """Fuse a norm with the quantisation that follows it."""
+    fuse_act_quant: bool | None = None
+    """Fuse an activation with the quantisation that follows it."""
+    fuse_allreduce_rms: bool | None = None
+    """Fuse all_reduce, residual add and norm."""
+    enable_sp: bool | None = None
+    """Sequence parallelism: shard norms and residuals over the ranks."""
+    sp_min_token_num: PositiveNumber | None = None
+    """Fewest tokens for which sequence parallelism is used."""
+    fuse_gemm_comms: bool | None = None
+    """Overlap matrix products with the collectives next to them."""
+    disable: tuple[str, ...] = ()
+    """Passes to leave out, by name."""
+    limit: Number | None = None
+    """Run only the first so many passes, to find the one that breaks."""
+
+
+class CompilationConfig(ConfigModel):
+    """Everything that decides how the model is split, compiled, captured and cached.
+
+    None means that the optimization level decides. Sizes and endpoints are token counts.
+    """
+
+    mode: CompilationMode | None = None
+    """none, stock_torch_compile, dynamo_trace_once or vllm_compile; or 0 to 3."""
+    backend: Annotated[str, Field(min_length=1)] = "inductor"
+    """Compiler of each piece: inductor, eager, aot_eager or one from a plug-in."""
+    splitting_ops: tuple[str, ...] | None = None
+    """Ops at which the graph is split; by default those that ops declare."""
+    compile_sizes: Sizes = ()
+    """Token counts that get a static program of their own."""
+    compile_ranges_endpoints: Sizes = ()
+    """Ends of the ranges of token counts that share a program."""
+    cudagraph_mode: CudagraphMode | None = None
+    """NONE, PIECEWISE, FULL, FULL_DECODE_ONLY or FULL_AND_PIECEWISE."""
+    cudagraph_capture_sizes: Sizes | None = None
+    """Token counts to capture."""
+    max_cudagraph_capture_size: PositiveNumber | None = None
+    """Largest token count to capture where the sizes are chosen automatically."""
+    dynamic_shapes_config: DynamicShapesConfig = DynamicShapesConfig()
+    """Dynamic token counts and guards."""
+    pass_config: PassConfig = PassConfig()
+    """Graph passes."""
+    inductor_compile_config: Mapping[str, JsonValue] = {}
+    """Options handed to Inductor, by their names there."""
+    autotune: Annotated[AutotuneMode, BeforeValidator(to_switch)] = AutotuneMode.OFF
+    """Time implementations per op and size: off, cached or on."""
+    cache_mode: Annotated[CacheMode, BeforeValidator(to_switch)] = CacheMode.RW
+    """Use of the compile cache: off, ro, rw or require."""
+    cache_dir: FilePath | None = None
+    """Directory of the compile cache."""
+    cache_key_file: FilePath | None = None
+    """Key that nodes share to trust each other's cache entries."""
+    compile_cache_save_format: CacheSaveFormat = CacheSaveFormat.BINARY
+    """Artifacts on disk: binary or unpacked."""
+    debug_dump_path: FilePath | None = None
+    """Directory for graphs before and after each pass."""

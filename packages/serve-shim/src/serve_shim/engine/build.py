@@ -1,0 +1,145 @@
+"""Owns the way from settings to a warm engine; refuses to touch the environment or op priorities.
+
+The caller has set priorities and entered no phase; it enters `READY` when it serves.
+"""
+
+import logging
+import time
+
+import torch
+
+from serve_shim.engine.async_engine import AsyncEngine
+from serve_shim.engine.config import EngineConfig
+from serve_shim.engine.kv_cache import CacheLayout, choose_num_blocks
+from serve_shim.engine.memory import available_bytes
+from serve_shim.engine.parts import EngineParts, assemble, cache_layout
+from serve_shim.engine.stats_sink import StatsSink
+from serve_shim.engine.status import Phase, StartupStatus
+from serve_shim.engine.warmup import warm_up
+from serve_shim.errors import SettingsError
+from serve_shim.loading import LoadedModel, load_model
+from serve_shim.models.model_config import ModelConfig
+from serve_shim.settings.tree import Settings
+
+logger = logging.getLogger(__name__)
+
+
+def build_engine(
+    settings: Settings, status: StartupStatus, sink: StatsSink | None = None
+) -> AsyncEngine:
+    """Load the model, allocate its cache, warm up and start the step loop; blocks.
+
+    `sink` hears nothing of the warm-up. Raises `ModelLoadError` or `SettingsError`.
+    """
+    parts = build_parts(settings, status)
+    if sink is not None:
+        parts.core.observe(sink)
+    return AsyncEngine(parts)
+
+
+def build_parts(
+    settings: Settings, status: StartupStatus, *, is_bounded: bool = True
+) -> EngineParts:
+    """What `build_engine` starts a thread around; unbounded, any number of requests may wait."""
+    started = time.monotonic()
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    loaded = _load(settings, status)
+    max_queue = settings.scheduler.max_queue if is_bounded else None
+    config = _engine_config(settings, loaded, max_queue)
+    parts = assemble(
+        loaded.model,
+        model_name=loaded.name,
+        model_config=loaded.config,
+        tokenizer=loaded.tokenizer,
+        eos_ids=loaded.generation.eos_ids,
+        dtype=loaded.model.dtype,
+        config=config,
+    )
+    _log_cache(config)
+    loaded_at = time.monotonic()
+    status.advance(Phase.WARMUP)
+    warm_up(parts, lambda done, total: status.advance(Phase.WARMUP, done, total))
+    now = time.monotonic()
+    logger.info(
+        "init engine (load model, create kv cache, warm up) took %.2f s (warm-up: %.2f s)",
+        now - started,
+        now - loaded_at,
+    )
+    return parts
+
+
+def _load(settings: Settings, status: StartupStatus) -> LoadedModel:
+    status.advance(Phase.LOAD)
+    dtype = settings.dtype.value
+    loaded = load_model(
+        settings.model,
+        dtype="auto" if dtype == "auto" else getattr(torch, dtype),
+        revision=settings.revision,
+        tokenizer=settings.tokenizer,
+        chat_template=settings.chat_template,
+        progress=lambda _, done, total: status.advance(Phase.LOAD, done, total),
+    )
+    logger.info("Loaded %s: %s", loaded.source, loaded.load_report)
+    return loaded
+
+
+def _engine_config(settings: Settings, loaded: LoadedModel, max_queue: int | None) -> EngineConfig:
+    scheduler, cache = settings.scheduler, settings.cache
+    layout = cache_layout(loaded.config, cache.block_size, loaded.model.dtype)
+    max_model_len = _max_model_len(settings, loaded.config)
+    num_blocks = cache.num_blocks or choose_num_blocks(
+        layout,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_model_len=max_model_len,
+        memory_bytes=cache.kv_cache_memory_bytes,
+        available_bytes=available_bytes(),
+    )
+    if settings.max_model_len is None:
+        max_model_len = _fit(max_model_len, layout, num_blocks)
+    return EngineConfig(
+        max_model_len=max_model_len,
+        num_blocks=num_blocks,
+        block_size=cache.block_size,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        max_queue=max_queue,
+        enable_prefix_caching=scheduler.enable_prefix_caching,
+        enable_chunked_prefill=scheduler.enable_chunked_prefill,
+        seed=settings.seed,
+    )
+
+
+def _max_model_len(settings: Settings, config: ModelConfig) -> int:
+    limit = config.max_position_embeddings
+    if settings.max_model_len is None:
+        return limit
+    if settings.max_model_len > limit:
+        raise SettingsError(
+            f"`max_model_len` ({settings.max_model_len}) exceeds the {limit} positions that the "
+            f"model was made for; use at most {limit}"
+        )
+    return settings.max_model_len
+
+
+def _fit(max_model_len: int, layout: CacheLayout, num_blocks: int) -> int:
+    """The context that the cache can hold, where the user did not ask for a certain one."""
+    capacity = num_blocks * layout.block_size
+    if capacity < max_model_len:
+        logger.warning(
+            "The KV cache holds %d tokens, so the context is cut to that from %d; raise "
+            "`kv_cache_memory_bytes` for more",
+            capacity,
+            max_model_len,
+        )
+    return min(capacity, max_model_len)
+
+
+def _log_cache(config: EngineConfig) -> None:
+    tokens = config.num_blocks * config.block_size
+    logger.info("KV cache size: %s tokens", f"{tokens:,}")
+    logger.info(
+        "Maximum concurrency for %s tokens per request: %.2fx",
+        f"{config.max_model_len:,}",
+        tokens / config.max_model_len,
+    )

@@ -1,0 +1,77 @@
+"""Owns how an engine is put together from a model and its bounds; refuses to load or size any."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from serve_shim.engine.admission import Admission
+from serve_shim.engine.config import EngineConfig
+from serve_shim.engine.core import EngineCore
+from serve_shim.engine.kv_cache import CacheLayout
+from serve_shim.engine.language_model import LanguageModel
+from serve_shim.engine.request_factory import RequestFactory
+from serve_shim.engine.worker import Worker
+
+if TYPE_CHECKING:
+    from serve_shim.models.model_config import ModelConfig
+    from serve_shim.tokenization.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What the server's engine and the offline `LLM` are both made of."""
+
+    model_name: str
+    model_config: "ModelConfig"
+    tokenizer: "Tokenizer | None"
+    config: EngineConfig
+    admission: Admission
+    factory: RequestFactory
+    core: EngineCore
+
+
+def assemble(
+    model: LanguageModel,
+    *,
+    model_name: str,
+    model_config: "ModelConfig",
+    tokenizer: "Tokenizer | None",
+    eos_ids: Iterable[int],
+    dtype: torch.dtype,
+    config: EngineConfig,
+) -> EngineParts:
+    """Allocate the KV cache, bind it to `model`, and put the engine around it."""
+    layout = cache_layout(model_config, config.block_size, dtype)
+    vocab_size = model_config.vocab_size
+    admission = Admission(
+        vocab_size=vocab_size,
+        max_model_len=config.max_model_len,
+        max_sequences=_most_sequences(config),
+        has_tokenizer=tokenizer is not None,
+    )
+    factory = RequestFactory(
+        admission,
+        tokenizer=tokenizer,
+        eos_ids=frozenset(eos_ids),
+        seed=config.seed,
+        shares_prefixes=config.enable_prefix_caching,
+    )
+    core = EngineCore(Worker(model, config, layout, vocab_size), config)
+    return EngineParts(model_name, model_config, tokenizer, config, admission, factory, core)
+
+
+def cache_layout(model_config: "ModelConfig", block_size: int, dtype: torch.dtype) -> CacheLayout:
+    """The cache that a model of this shape needs."""
+    return CacheLayout(
+        num_layers=model_config.num_layers,
+        num_kv_heads=model_config.num_kv_heads,
+        head_dim=model_config.head_dim,
+        block_size=block_size,
+        dtype=dtype,
+    )
+
+
+def _most_sequences(config: EngineConfig) -> int | None:
+    return None if config.max_queue is None else config.max_num_seqs + config.max_queue

@@ -1,0 +1,92 @@
+"""All errors that serve-shim raises on purpose, and the exit code each ends the process with.
+
+ServeShimError
+├── SettingsError            2  a flag, variable or file that cannot be understood
+│   └── WrongSettingError    2  the same, with each wrong setting and its source (`settings`)
+├── AddressInUseError        2  the port or socket is taken
+├── ModelLoadError           3  a checkpoint that is missing, malformed or of an unknown family
+│   └── TokenizerError       3  its tokenizer or chat template
+├── EngineDeadError          5  the step loop ended; every request in flight has failed
+├── GenerationError          -  one request failed, through no fault of its own; the engine goes on
+└── RequestError             -  one request is wrong; the engine goes on
+    ├── SamplingParamsError  -  a sampling parameter out of range
+    ├── TemplateError        -  the chat template refused these messages
+    ├── OverloadedError      -  the queue is full, try again later
+    └── UnavailableError     -  not ready yet, or draining
+"""
+
+
+class ServeShimError(Exception):
+    """Base of all errors raised on purpose; `exit_code` is the process's when it ends a start."""
+
+    exit_code = 1
+
+
+class SettingsError(ServeShimError):
+    """A setting that cannot be understood; the message names source, path and value."""
+
+    exit_code = 2
+
+
+class AddressInUseError(ServeShimError):
+    """The address to listen on is already taken."""
+
+    exit_code = 2
+
+
+class ModelLoadError(ServeShimError):
+    """A checkpoint that is missing, malformed, or of a family that is not supported."""
+
+    exit_code = 3
+
+
+class TokenizerError(ModelLoadError):
+    """A tokenizer or chat template that cannot be read."""
+
+
+class EngineDeadError(ServeShimError):
+    """The engine's step loop ended; requests in flight have failed with this cause."""
+
+    exit_code = 5
+
+
+class GenerationError(ServeShimError):
+    """One request failed while it was served, for example on logits that are NaN."""
+
+
+class RequestError(ServeShimError):
+    """One request is wrong; it alone fails.
+
+    `param` names the offending field, `code` is the machine-readable reason
+    (for example `context_length_exceeded`), both None where there is none.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class SamplingParamsError(RequestError):
+    """A sampling parameter of the wrong type or out of its range."""
+
+
+class TemplateError(RequestError):
+    """The chat template is absent, refused the messages, or exceeded its limits."""
+
+
+class OverloadedError(RequestError):
+    """The queue is full; `retry_after_s` is a hint in seconds."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message, code="server_overloaded")
+        self.retry_after_s = retry_after_s
+
+
+class UnavailableError(RequestError):
+    """The server is starting or draining; `retry_after_s` is a hint in seconds."""
+
+    def __init__(self, message: str, *, code: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message, code=code)
+        self.retry_after_s = retry_after_s

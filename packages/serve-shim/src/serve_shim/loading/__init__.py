@@ -1,0 +1,14 @@
+"""Finding a checkpoint, checking it and loading it into a model; safetensors and GGUF only."""
+
+from serve_shim.loading.checkpoint import GenerationDefaults
+from serve_shim.loading.load_model import LoadedModel, load_model, open_checkpoint
+from serve_shim.loading.source import ModelSource, resolve_source
+
+__all__ = [
+    "GenerationDefaults",
+    "LoadedModel",
+    "ModelSource",
+    "load_model",
+    "open_checkpoint",
+    "resolve_source",
+]

@@ -1,0 +1,73 @@
+"""Owns what a checkpoint of any format offers the loader; refuses to know a format."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from torch import Tensor
+
+from serve_shim.models.model_config import ModelConfig
+from serve_shim.models.weight_slots import WeightSlot
+from serve_shim.tokenization.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationDefaults:
+    """What the checkpoint asks for when a request does not; None where it says nothing.
+
+    `eos_ids` end a completion; they come from the generation file, the config and the tokenizer.
+    """
+
+    eos_ids: tuple[int, ...] = ()
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
+
+
+class Checkpoint(Protocol):
+    """An opened checkpoint whose header was checked; weights are read on demand."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's facts, biases included."""
+        ...
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shape of each tensor under its Hugging Face name; tensors without a use are left out."""
+        ...
+
+    def read_into(self, slot: WeightSlot, out: Tensor) -> None:
+        """Fill `out`, whose shape is `slot.shape`, converting to its dtype."""
+        ...
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Build the checkpoint's tokenizer; None where it has no tokenizer files."""
+        ...
+
+    def generation_defaults(self) -> GenerationDefaults:
+        """Read the checkpoint's own sampling defaults."""
+        ...
+
+
+def with_biases(config: ModelConfig, names: Iterable[str]) -> ModelConfig:
+    """Return `config` with the bias flags set for the biases that the tensors show.
+
+    Flags that are already set stay set, so a bias that must be there is missed, not dropped.
+    """
+    found = {
+        name.removeprefix("model.layers.0.") for name in names if name.startswith("model.layers.0.")
+    }
+
+    def has(*parts: str) -> bool:
+        return any(f"{part}_proj.bias" in found for part in parts)
+
+    return replace(
+        config,
+        qkv_bias=config.qkv_bias or has("self_attn.q", "self_attn.k", "self_attn.v"),
+        output_bias=config.output_bias or has("self_attn.o"),
+        mlp_bias=config.mlp_bias or has("mlp.gate", "mlp.up", "mlp.down"),
+    )

@@ -1,0 +1,151 @@
+"""Owns loading a model from its name to weights in place; refuses dtypes it cannot compute in."""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from serve_shim.errors import ModelLoadError, TokenizerError
+from serve_shim.loading.checkpoint import Checkpoint, GenerationDefaults
+from serve_shim.loading.gguf_checkpoint import GgufCheckpoint
+from serve_shim.loading.safetensors_checkpoint import SafetensorsCheckpoint
+from serve_shim.loading.source import ModelSource, resolve_source
+from serve_shim.loading.weights import Progress, check_tensors, load_weights
+from serve_shim.models.causal_lm import CausalLM
+from serve_shim.models.model_config import ModelConfig
+from serve_shim.tokenization.hf_tokenizer import hf_tokenizer
+from serve_shim.tokenization.tokenizer import Tokenizer
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A model ready for a KV cache, with what belongs to it.
+
+    `tokenizer` is None for a checkpoint without tokenizer files, which serves token ids only.
+    `load_report` holds `tensors`, `bytes`, `dtype` and seconds per stage, for the start-up report.
+    """
+
+    model: CausalLM
+    config: ModelConfig
+    tokenizer: Tokenizer | None
+    generation: GenerationDefaults
+    source: str
+    name: str
+    load_report: dict[str, object]
+
+
+def load_model(
+    spec: ModelSource | str | None,
+    *,
+    dtype: torch.dtype | Literal["auto"] = "auto",
+    revision: str | None = None,
+    tokenizer: str | None = None,
+    chat_template: str | None = None,
+    device: torch.device | None = None,
+    max_positions: int | None = None,
+    progress: Progress | None = None,
+) -> LoadedModel:
+    """Load `spec`: a name for `resolve_source`, None for the embedded default, or its result.
+
+    `dtype` "auto" is the checkpoint's, bfloat16 for quantised files. `tokenizer` is a directory
+    or GGUF file to take the tokenizer from instead; `chat_template`, a text or
+    the file that holds it, replaces its template.
+    `max_positions` bounds the rotary cache where the engine serves fewer than the model has.
+    Raises `ModelLoadError` or `TokenizerError`.
+    """
+    started = time.perf_counter()
+    source = spec if isinstance(spec, ModelSource) else resolve_source(spec, revision)
+    checkpoint = open_checkpoint(source.path)
+    slots = check_tensors(checkpoint, str(source.path))
+    opened = time.perf_counter()
+    with torch.inference_mode(False):
+        model = CausalLM(
+            checkpoint.config,
+            dtype=_choose_dtype(dtype, checkpoint.config),
+            device=device,
+            max_positions=max_positions,
+        )
+        load_weights(model, slots, checkpoint, progress)
+    loaded = time.perf_counter()
+    text = _choose_tokenizer(checkpoint, tokenizer, chat_template)
+    finished = time.perf_counter()
+    return LoadedModel(
+        model=model.eval(),
+        config=checkpoint.config,
+        tokenizer=text,
+        generation=_with_tokenizer_eos(checkpoint.generation_defaults(), text),
+        source=str(source.path),
+        name=source.name,
+        load_report={
+            "origin": source.origin,
+            "revision": source.revision,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "tensors": len(slots),
+            "bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
+            "open_s": opened - started,
+            "weights_s": loaded - opened,
+            "tokenizer_s": finished - loaded,
+        },
+    )
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Open a GGUF file or a Hugging Face directory; reads headers only."""
+    return SafetensorsCheckpoint(path) if path.is_dir() else GgufCheckpoint(path)
+
+
+def _choose_dtype(dtype: torch.dtype | Literal["auto"], config: ModelConfig) -> torch.dtype:
+    if dtype == "auto":
+        return config.checkpoint_dtype or torch.bfloat16
+    if dtype not in _DTYPES:
+        names = ", ".join(str(known).removeprefix("torch.") for known in _DTYPES)
+        raise ModelLoadError(f"dtype `{dtype}` is not supported; supported: auto, {names}")
+    return dtype
+
+
+def _choose_tokenizer(
+    checkpoint: Checkpoint, other: str | None, chat_template: str | None
+) -> Tokenizer | None:
+    tokenizer = checkpoint.tokenizer() if other is None else _tokenizer_of(Path(other))
+    if chat_template is None:
+        return tokenizer
+    if tokenizer is None:
+        raise TokenizerError("a chat template was given, but the model has no tokenizer")
+    return tokenizer.with_chat_template(_template_text(chat_template))
+
+
+def _template_text(given: str) -> str:
+    """Return the template: `given` itself where it has Jinja's braces, else the file it names."""
+    if "{" in given:
+        return given
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise TokenizerError(
+            f"chat template `{given[:200]}` is no file that can be read, nor a template: {error}"
+        ) from error
+
+
+def _tokenizer_of(path: Path) -> Tokenizer:
+    path = path.expanduser()
+    if path.is_dir():
+        tokenizer = hf_tokenizer(path)
+    elif path.is_file():
+        tokenizer = GgufCheckpoint(path).tokenizer()
+    else:
+        raise TokenizerError(f"tokenizer `{path}`: no such directory or GGUF file")
+    if tokenizer is None:
+        raise TokenizerError(f"tokenizer `{path}`: no tokenizer.json there")
+    return tokenizer
+
+
+def _with_tokenizer_eos(
+    generation: GenerationDefaults, tokenizer: Tokenizer | None
+) -> GenerationDefaults:
+    if generation.eos_ids or tokenizer is None:
+        return generation
+    return replace(generation, eos_ids=tokenizer.eos_ids)

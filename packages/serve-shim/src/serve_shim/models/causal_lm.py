@@ -1,0 +1,100 @@
+"""Owns the decoder that every family shares, from token ids to logits; refuses to train."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+import ir_core as ir
+from serve_shim.models.attention import Attention
+from serve_shim.models.attention_step import AttentionStep
+from serve_shim.models.decoder_layer import DecoderLayer
+from serve_shim.models.model_config import ModelConfig
+from serve_shim.models.projection import frozen
+from serve_shim.models.rms_norm import RmsNorm
+from serve_shim.models.rope import build_cos_sin_cache
+
+
+class CausalLM(nn.Module):
+    """A Llama-family model whose maths runs through IR ops; weights are uninitialised until loaded.
+
+    Bind a KV cache before the first `forward`. With tied embeddings `lm_head` is the embedding.
+    `max_positions` shortens the rotary cache where fewer positions are served than the model has.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | None = None,
+        max_positions: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        num_positions = min(
+            config.max_position_embeddings, max_positions or config.max_position_embeddings
+        )
+        cos_sin = build_cos_sin_cache(config.rope, config.head_dim, num_positions, device)
+        vocab, hidden = config.vocab_size, config.hidden_size
+        self.embedding = frozen(vocab, hidden, dtype=dtype, device=device)
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, layer, cos_sin, dtype=dtype, device=device)
+            for layer in range(config.num_layers)
+        )
+        self.norm = RmsNorm(hidden, config.rms_norm_eps, dtype=dtype, device=device)
+        self.lm_head = (
+            self.embedding
+            if config.tie_word_embeddings
+            else frozen(vocab, hidden, dtype=dtype, device=device)
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of weights and activations."""
+        return self.embedding.dtype
+
+    @property
+    def kv_cache_block_shape(self) -> tuple[int, int, int]:
+        """`(2, num_kv_heads, head_dim)`: a block holds `block_size` rows of head_dim for each."""
+        return 2, self.config.num_kv_heads, self.config.head_dim
+
+    def forward(self, input_ids: Tensor, positions: Tensor, step: AttentionStep) -> Tensor:
+        """Return normed hidden states [T, hidden] for int64 `input_ids` [T] at `positions` [T]."""
+        x, residual = embedding(input_ids, self.embedding), None
+        for layer in self.layers:
+            x, residual = layer(x, residual, positions, step)
+        if residual is None:
+            return self.norm(x)
+        return self.norm.add(x, residual)[0]
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Return [N, vocab] in the model's dtype for hidden states [N, hidden]."""
+        return ir.ops.linear(hidden, self.lm_head)
+
+    def bind_kv_cache(self, caches: Sequence[Tensor]) -> None:
+        """Give each layer its cache [num_blocks, 2, num_kv_heads, block_size, head_dim].
+
+        Raises `ValueError` for a wrong number, shape or dtype.
+        """
+        if len(caches) != len(self.layers):
+            raise ValueError(f"{len(caches)} caches given for {len(self.layers)} layers")
+        for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
+            self._check_cache(index, cache)
+            attention = layer.get_submodule("attention")
+            if isinstance(attention, Attention):
+                attention.kv_cache = cache
+
+    def _check_cache(self, layer: int, cache: Tensor) -> None:
+        config = self.config
+        found = list(cache.shape)
+        expected = f"[num_blocks, 2, {config.num_kv_heads}, block_size, {config.head_dim}]"
+        if cache.dim() != 5 or [found[1], found[2], found[4]] != [
+            2,
+            config.num_kv_heads,
+            config.head_dim,
+        ]:
+            raise ValueError(f"cache of layer {layer} has shape {found}, expected {expected}")
+        if cache.dtype != self.dtype:
+            raise ValueError(f"cache of layer {layer} is {cache.dtype}, the model {self.dtype}")

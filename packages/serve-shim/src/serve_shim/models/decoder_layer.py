@@ -1,0 +1,46 @@
+"""Owns one decoder layer and its residual stream; refuses nothing, its parts do."""
+
+import torch
+from torch import Tensor, nn
+
+from serve_shim.models.attention import Attention
+from serve_shim.models.attention_step import AttentionStep
+from serve_shim.models.mlp import Mlp
+from serve_shim.models.model_config import ModelConfig
+from serve_shim.models.rms_norm import RmsNorm
+
+
+class DecoderLayer(nn.Module):
+    """Norm, attention, norm, feed-forward; each norm also adds the branch before it."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        cos_sin: Tensor,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        size, epsilon = config.hidden_size, config.rms_norm_eps
+        self.input_norm = RmsNorm(size, epsilon, dtype=dtype, device=device)
+        self.attention = Attention(config, layer, cos_sin, dtype=dtype, device=device)
+        self.post_attention_norm = RmsNorm(size, epsilon, dtype=dtype, device=device)
+        self.mlp = Mlp(config, dtype=dtype, device=device)
+
+    def forward(
+        self, x: Tensor, residual: Tensor | None, positions: Tensor, step: AttentionStep
+    ) -> tuple[Tensor, Tensor]:
+        """Return this layer's branch [T, hidden] and the residual to add it to.
+
+        `residual` is None in the first layer, where x itself becomes the residual; later both
+        arguments are donated.
+        """
+        if residual is None:
+            x, residual = self.input_norm(x), x
+        else:
+            x, residual = self.input_norm.add(x, residual)
+        x = self.attention(x, positions, step)
+        x, residual = self.post_attention_norm.add(x, residual)
+        return self.mlp(x), residual

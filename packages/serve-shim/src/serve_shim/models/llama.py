@@ -1,0 +1,7 @@
+"""Owns the Llama family (Llama 2 and 3, SmolLM); refuses nothing."""
+
+from serve_shim.models.family import Family
+
+LLAMA = Family(
+    architecture="LlamaForCausalLM", gguf_architecture="llama", gguf_pairs_neighbours=True
+)

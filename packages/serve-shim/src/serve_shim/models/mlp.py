@@ -1,0 +1,24 @@
+"""Owns the gated feed-forward block, gate and up merged; refuses activations but SiLU."""
+
+import torch
+from torch import Tensor, nn
+
+import ir_core as ir
+from serve_shim.models.model_config import ModelConfig
+from serve_shim.models.projection import Projection
+
+
+class Mlp(nn.Module):
+    """`down(silu(gate(x)) * up(x))`; rows of `gate_up_proj` are gate, then up."""
+
+    def __init__(
+        self, config: ModelConfig, *, dtype: torch.dtype, device: torch.device | None = None
+    ) -> None:
+        super().__init__()
+        inner, hidden, bias = config.intermediate_size, config.hidden_size, config.mlp_bias
+        self.gate_up_proj = Projection(hidden, 2 * inner, bias=bias, dtype=dtype, device=device)
+        self.down_proj = Projection(inner, hidden, bias=bias, dtype=dtype, device=device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [T, hidden] to [T, hidden]."""
+        return self.down_proj(ir.ops.silu_and_mul(self.gate_up_proj(x)))

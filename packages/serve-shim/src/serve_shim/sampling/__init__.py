@@ -1,0 +1,1 @@
+"""How the next token is chosen: the parameters of a request and the vectorised sampler."""

@@ -1,0 +1,1 @@
+"""Prometheus metrics of one server, in a registry of its own."""

@@ -1,0 +1,53 @@
+"""Owns the one registry of a server and its text; the engine's part begins with a model."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from serve_shim.engine.protocol import Engine
+from serve_shim.engine.status import StartupStatus
+from serve_shim.server.metrics.engine_families import EngineFamilies
+from serve_shim.server.metrics.facts import Facts, cache_config, register_facts
+from serve_shim.server.metrics.http import HttpFamilies
+from serve_shim.server.metrics.sink import MetricsSink
+from serve_shim.settings.tree import CacheConfig
+
+
+class ServerMetrics:
+    """All metrics of one server; `sink` is for the engine, `http` for the middleware."""
+
+    def __init__(self, prefix: str, status: StartupStatus) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._prefix = prefix
+        self.sink = MetricsSink()
+        self.http = HttpFamilies(self._registry, prefix)
+        register_facts(self._registry, prefix, status)
+
+    def bind(self, engine: Engine, model_name: str, cache: CacheConfig) -> None:
+        """Registers the engine's families under the name that clients use."""
+        families = EngineFamilies(self._registry, self._prefix, model_name, engine.max_model_len)
+        families.follow(engine.stats)
+        self.sink.bind(families)
+        self._registry.register(
+            Facts(lambda: [cache_config(self._prefix, model_name, cache, engine.stats())])
+        )
+
+    def text(self) -> bytes:
+        """Everything, in the Prometheus text format, without `_created` series."""
+        return generate_latest(_WithoutCreated(self._registry))
+
+
+class _WithoutCreated(Collector):
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterable[Metric]:
+        return map(_strip, self._registry.collect())
+
+
+def _strip(family: Metric) -> Metric:
+    stripped = Metric(family.name, family.documentation, family.type, family.unit)
+    stripped.samples = [s for s in family.samples if not s.name.endswith("_created")]
+    return stripped

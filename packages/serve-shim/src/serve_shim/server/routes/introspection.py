@@ -1,0 +1,43 @@
+"""Owns what the server tells about itself: version, load, metrics, selected implementations."""
+
+from importlib.metadata import version
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serve_shim.server.json_response import JsonResponse
+from serve_shim.server.selections import executed_selections
+from serve_shim.server.service import Service
+
+
+async def get_version(service: Service, request: Request) -> Response:
+    """The version of this server."""
+    return JsonResponse({"version": version("serve-shim")})
+
+
+async def get_load(service: Service, request: Request) -> Response:
+    """The number of generations that run or wait."""
+    return JsonResponse({"server_load": len(service.in_flight)})
+
+
+async def get_metrics(service: Service, request: Request) -> Response:
+    """All metrics, in the Prometheus text format."""
+    return Response(service.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+async def get_selections(service: Service, request: Request) -> Response:
+    """What ran: op, provider, calls, and why the providers before it did not."""
+    selections = [
+        {
+            "op": row.op,
+            "provider": row.provider,
+            "calls": row.calls,
+            "rejections": [
+                {"provider": rejection.provider, "reason": rejection.reason}
+                for rejection in row.rejections
+            ],
+        }
+        for row in executed_selections()
+    ]
+    return JsonResponse({"selections": selections})

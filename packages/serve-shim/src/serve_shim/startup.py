@@ -1,0 +1,69 @@
+"""What must be set for the process before torch is imported: threads, allocator, switches.
+
+The only module that writes the environment. Called once by the command, never on import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from serve_shim.errors import SettingsError
+from serve_shim.settings.tree import Settings
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+
+
+def prepare_process(settings: Settings, environ: MutableMapping[str, str]) -> int:
+    """Write to `environ` what torch and ir_core read when they are imported; return the threads.
+
+    Threads are `settings.threads`, else `OMP_NUM_THREADS`, else every core the process may use.
+    Batch invariance is written in all its spellings, so that they cannot disagree. Raises
+    SettingsError where `OMP_NUM_THREADS` is no positive number.
+    """
+    threads = settings.threads or _inherited_threads(environ) or count_cores()
+    environ["OMP_NUM_THREADS"] = str(threads)
+    switch = "1" if settings.batch_invariant else "0"
+    environ["IR_BATCH_INVARIANT"] = environ["VLLM_BATCH_INVARIANT"] = switch
+    keep_freed_memory()
+    return threads
+
+
+def count_cores(cgroup_limit: Path = _CGROUP_LIMIT) -> int:
+    """Cores this process may use: its affinity, cut to the container's CPU quota, at least one."""
+    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    try:
+        quota, period = cgroup_limit.read_text(encoding="ascii").split()
+        limit = max(1, round(int(quota) / int(period)))
+    except (OSError, ValueError):  # no cgroup v2, or the quota is "max"
+        return allowed
+    return min(allowed, limit)
+
+
+def keep_freed_memory() -> bool:
+    """Let malloc reuse large blocks instead of giving them back; whether it could be set.
+
+    By default glibc maps blocks above 32 MiB afresh, and every new page faults: several times
+    slower than reuse. `MALLOC_*` variables are read when a process starts, hence the call. Freed
+    memory up to 2 GiB then stays with the process.
+    """
+    if sys.platform != "linux":
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # musl has none
+        return False
+    limits = ((_M_MMAP_THRESHOLD, 1 << 30), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 64 << 20))
+    return all(bool(mallopt(option, value)) for option, value in limits)
+
+
+def _inherited_threads(environ: MutableMapping[str, str]) -> int | None:
+    text = environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise SettingsError(f"`OMP_NUM_THREADS`: wants a positive number, not {text[:40]!r}")
+    return int(text)

@@ -1,0 +1,102 @@
+"""The served model gives the reference's tokens: float32 exactly, bfloat16 wherever it is clear."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from server_process import Server, reference, running
+
+COMPLETIONS = reference("completions")
+CHATS = reference("chat")
+
+
+def _complete(server: Server, entry: dict[str, Any], **extra: Any) -> dict[str, Any]:
+    body = {
+        "prompt": entry["prompt"],
+        "max_tokens": len(entry["greedy_ids"]),
+        "temperature": 0,
+        "skip_special_tokens": False,
+        "return_token_ids": True,
+        "logprobs": 1,
+    }
+    return server.post("/v1/completions", body | extra)["choices"][0]
+
+
+def _chat(server: Server, entry: dict[str, Any]) -> dict[str, Any]:
+    body = {
+        "messages": entry["messages"],
+        "max_tokens": len(entry["greedy_ids"]),
+        "temperature": 0,
+        "return_token_ids": True,
+    }
+    return server.post("/v1/chat/completions", body)
+
+
+def _assert_exact(choice: dict[str, Any], entry: dict[str, Any]) -> None:
+    assert choice["prompt_token_ids"] == entry["prompt_ids"]
+    assert choice["token_ids"] == entry["greedy_ids"]
+    assert choice["logprobs"]["token_logprobs"] == pytest.approx(entry["logprobs"], abs=1e-3)
+
+
+@pytest.mark.parametrize("entry", COMPLETIONS, ids=lambda entry: entry["prompt"][:20])
+def test_float32_completion_alone_is_exact(float32_server: Server, entry: dict[str, Any]) -> None:
+    _assert_exact(_complete(float32_server, entry), entry)
+
+
+@pytest.mark.parametrize("entry", CHATS, ids=lambda entry: entry["prompt"][-60:-30])
+def test_float32_chat_alone_is_exact(float32_server: Server, entry: dict[str, Any]) -> None:
+    answer = _chat(float32_server, entry)
+    assert answer["choices"][0]["token_ids"] == entry["greedy_ids"]
+    assert answer["usage"]["prompt_tokens"] == len(entry["prompt_ids"])
+
+
+def test_float32_all_in_flight_at_once_are_exact(float32_server: Server) -> None:
+    with ThreadPoolExecutor(len(COMPLETIONS) + len(CHATS)) as pool:
+        completions = [pool.submit(_complete, float32_server, entry) for entry in COMPLETIONS]
+        chats = [pool.submit(_chat, float32_server, entry) for entry in CHATS]
+        for pending, entry in zip(completions, COMPLETIONS, strict=True):
+            _assert_exact(pending.result(timeout=100), entry)
+        for pending, entry in zip(chats, CHATS, strict=True):
+            assert pending.result(timeout=100)["choices"][0]["token_ids"] == entry["greedy_ids"]
+
+
+@pytest.mark.parametrize("provider", ["native", "vllm_c"])
+def test_one_provider_everywhere_gives_equal_float32_tokens(
+    provider: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ops = ["rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding"]
+    flags = [f"--ir-op-priority.{op}={provider}" for op in ops]
+    log_path = tmp_path_factory.mktemp(provider) / "server.log"
+    for server in running(log_path, "--dtype", "float32", *flags):
+        for entry in COMPLETIONS[:3]:
+            _assert_exact(_complete(server, entry), entry)
+        used = {
+            (row["op"], row["provider"]) for row in server.get("/debug/ir").json()["selections"]
+        }
+        assert {(op, provider) for op in ops if op != "rms_norm" or provider != "rms_norm"} <= used
+
+
+def test_bfloat16_follows_the_reference_where_it_is_clear(bfloat16_server: Server) -> None:
+    differences: list[float] = []
+    for entry in COMPLETIONS:
+        ids = [*entry["prompt_ids"], *entry["greedy_ids"]]
+        choice = bfloat16_server.post(
+            "/v1/completions",
+            {
+                "prompt": ids,
+                "max_tokens": 0,
+                "echo": True,
+                "logprobs": 2,
+                "return_tokens_as_token_ids": True,
+            },
+        )["choices"][0]
+        start = len(entry["prompt_ids"])
+        logprobs = choice["logprobs"]["token_logprobs"][start:]
+        tops = choice["logprobs"]["top_logprobs"][start:]
+        differences += [abs(a - b) for a, b in zip(logprobs, entry["logprobs"], strict=True)]
+        for token_id, gap, top in zip(entry["greedy_ids"], entry["top2_gap"], tops, strict=True):
+            if gap > 0.3:
+                assert max(top, key=top.get) == f"token_id:{token_id}", (entry["prompt"], gap, top)
+    mean = sum(differences) / len(differences)
+    print(f"bfloat16: mean |Δ logprob| = {mean:.4f} over {len(differences)} tokens")
+    assert mean < 0.1

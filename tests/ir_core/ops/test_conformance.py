@@ -1,0 +1,49 @@
+"""Native, the meaning of every shipped op, passes the suite that it is the measure of."""
+
+import pytest
+
+import ir_core as ir
+from ir_core import testing
+
+SHIPPED = (
+    "all_gather",
+    "all_reduce",
+    "fused_add_rms_norm",
+    "gelu_and_mul",
+    "linear",
+    "paged_attention",
+    "reduce_scatter",
+    "rms_norm",
+    "rotary_embedding",
+    "silu_and_mul",
+)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_native_conforms(name: str) -> None:
+    report = testing.check([getattr(ir.ops, name)], providers=["native"])
+    assert report.ok, report.to_text()
+    assert report.count(testing.Outcome.UNAVAILABLE) == 0
+    assert report.count(testing.Outcome.REJECTED) == 0
+
+
+def test_every_shipped_op_is_listed_here() -> None:
+    assert set(ir.ops.__all__) == set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_op_has_reasoned_workloads_for_tests_and_benches(name: str) -> None:
+    op = ir.registry()[name]
+    workloads = testing.workloads_of(op)
+    assert len(workloads) > len(testing.STANDARD_WORKLOADS)
+    assert all(workload.reason for workload in workloads)
+    assert any(workload.bench for workload in workloads)
+
+
+def test_ops_attribute_of_an_unknown_op_suggests_a_known_one() -> None:
+    with pytest.raises(AttributeError, match="did you mean `rms_norm`"):
+        _ = ir.ops.rms_nrm
+
+
+def test_ops_lists_every_registered_op() -> None:
+    assert set(ir.registry()) <= set(dir(ir.ops))

@@ -1,0 +1,49 @@
+import pytest
+import torch
+
+from ir_core import IrOpPriorityConfig, Platform
+from ir_core.platforms import builtin_platform
+
+NORMS = ("rms_norm", "fused_add_rms_norm")
+
+
+def machine(
+    monkeypatch: pytest.MonkeyPatch, cuda: bool = False, hip: str | None = None, xpu: bool = False
+) -> Platform:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: xpu)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    return builtin_platform()
+
+
+def test_each_machine_has_its_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = machine(monkeypatch)
+    cuda = machine(monkeypatch, cuda=True)
+    rocm = machine(monkeypatch, cuda=True, hip="6.3")
+    xpu = machine(monkeypatch, xpu=True)
+    assert [each.name for each in (cpu, cuda, rocm, xpu)] == ["cpu", "cuda", "rocm", "xpu"]
+    for op in NORMS:
+        assert cuda.default_priority("eager")[op] == ("vllm_c", "native")
+        assert rocm.default_priority("eager")[op] == ("aiter", "vllm_c", "native")
+        assert xpu.default_priority("eager")[op] == ("xpu_kernels", "native")
+        for platform in (cuda, rocm, xpu):
+            assert platform.default_priority("inductor")[op] == ("native",)
+        assert cpu.default_priority("inductor")[op] == ("vllm_c", "native")
+
+
+def test_the_cpu_prefers_its_kernels_in_eager_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults = machine(monkeypatch).default_priority("eager")
+    for op in (*NORMS, "silu_and_mul", "rotary_embedding"):
+        assert defaults[op] == ("vllm_c", "native")
+
+
+def test_a_platform_of_ones_own_overrides_either_hook() -> None:
+    class Mine(Platform):
+        name = "mine"
+
+        def get_default_ir_op_priority(self) -> IrOpPriorityConfig:
+            return IrOpPriorityConfig(rms_norm=["mine", "native"])
+
+    assert Mine().default_priority("inductor") == {"rms_norm": ("mine", "native")}
+    assert Platform().default_priority("eager") == {}
+    assert repr(Mine()) == "Mine(mine)"

@@ -1,0 +1,76 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serve_shim.errors import SettingsError
+from serve_shim.settings import resolve
+from serve_shim.startup import count_cores, prepare_process
+
+
+def prepare(*argv: str, **environ: str) -> dict[str, str]:
+    prepare_process(resolve(argv).settings, environ)
+    return environ
+
+
+def test_threads_are_those_asked_for_else_inherited_else_all_cores():
+    assert prepare("--threads=3", OMP_NUM_THREADS="5")["OMP_NUM_THREADS"] == "3"
+    assert prepare(OMP_NUM_THREADS="5")["OMP_NUM_THREADS"] == "5"
+    assert prepare(OMP_NUM_THREADS="4,2")["OMP_NUM_THREADS"] == "4"
+    assert prepare()["OMP_NUM_THREADS"] == str(count_cores())
+    assert prepare(OMP_NUM_THREADS="")["OMP_NUM_THREADS"] == str(count_cores())
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "1.5"])
+def test_inherited_threads_that_mean_nothing_are_refused(text: str):
+    with pytest.raises(SettingsError, match="`OMP_NUM_THREADS`: wants a positive number"):
+        prepare(OMP_NUM_THREADS=text)
+
+
+@pytest.mark.parametrize(("argv", "value"), [(["--batch-invariant"], "1"), ([], "0")])
+def test_the_spellings_of_batch_invariance_cannot_disagree(argv: list[str], value: str):
+    environ = prepare(*argv, VLLM_BATCH_INVARIANT="0", IR_BATCH_INVARIANT="1")
+    assert environ["IR_BATCH_INVARIANT"] == environ["VLLM_BATCH_INVARIANT"] == value
+
+
+@pytest.mark.parametrize(
+    ("content", "cores"),
+    [("100000 100000\n", 1), ("50000 100000\n", 1), ("max 100000\n", None), ("nonsense", None)],
+)
+def test_a_container_s_quota_limits_the_cores(tmp_path: Path, content: str, cores: int | None):
+    file = tmp_path / "cpu.max"
+    file.write_text(content, encoding="ascii")
+    assert count_cores(file) == (cores or len(os.sched_getaffinity(0)))
+
+
+def test_cores_without_a_quota_are_those_of_the_affinity(tmp_path: Path):
+    assert count_cores(tmp_path / "absent") == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_freed_memory_is_used_again_without_page_faults():
+    code = """
+import ctypes, resource, sys
+from serve_shim.startup import keep_freed_memory
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+def faults_of_a_second_block():
+    for _ in range(2):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        block = libc.malloc(64 << 20)
+        ctypes.memset(block, 1, 64 << 20)
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+        libc.free(block)
+    return faults
+if sys.argv[1] == "keep" and not keep_freed_memory():
+    sys.exit("mallopt refused")
+print(faults_of_a_second_block())
+"""
+    counts = [
+        int(subprocess.check_output([sys.executable, "-c", code, mode], timeout=60))
+        for mode in ("keep", "as it is")
+    ]
+    assert counts[0] < 16 <= counts[1]

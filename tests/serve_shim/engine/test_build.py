@@ -1,0 +1,94 @@
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from tiny_checkpoints import make_model
+
+from serve_shim.engine.build import build_engine
+from serve_shim.engine.stats_sink import NullSink, StepStats
+from serve_shim.engine.status import Phase, StartupStatus
+from serve_shim.errors import ModelLoadError, SettingsError
+from serve_shim.sampling.params import SamplingParams
+from serve_shim.settings.tree import CacheConfig, SchedulerConfig, Settings
+
+
+class Steps(NullSink):
+    def __init__(self) -> None:
+        self.seen: list[StepStats] = []
+
+    def on_step(self, stats: StepStats) -> None:
+        self.seen.append(stats)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llama")
+    make_model("llama").save_pretrained(path)
+    return path
+
+
+def small(directory: Path, **settings: object) -> Settings:
+    """Settings whose warm-up is short."""
+    bounds = SchedulerConfig(max_num_seqs=4, max_queue=1)
+    return Settings(model=str(directory), scheduler=bounds, **settings)  # pyright: ignore[reportArgumentType]
+
+
+async def serve_one(settings: Settings, status: StartupStatus, sink: Steps) -> list[int]:
+    engine = await asyncio.to_thread(build_engine, settings, status, sink)
+    try:
+        assert status.phase is Phase.WARMUP
+        assert sink.seen == []
+        params = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
+        stream = engine.generate("r", [3, 9, 27], params)
+        return [t async for output in stream for delta in output.deltas for t in delta.token_ids]
+    finally:
+        await engine.shutdown()
+
+
+def test_engine_is_built_warm_and_serves(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "serve_shim")
+    status, sink = StartupStatus(), Steps()
+    settings = small(directory, cache=CacheConfig(num_blocks=20))
+    tokens = asyncio.run(asyncio.wait_for(serve_one(settings, status, sink), 60))
+    assert len(tokens) == 5
+    assert len(sink.seen) == 5
+    assert list(status.report()) == [Phase.INIT, Phase.LOAD, Phase.WARMUP]
+    assert "KV cache size: 320 tokens" in caplog.text
+    assert "Maximum concurrency for 128 tokens per request: 2.50x" in caplog.text
+    assert "init engine (load model, create kv cache, warm up) took" in caplog.text
+
+
+def test_context_is_cut_to_the_cache_unless_it_was_asked_for(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = CacheConfig(num_blocks=4)
+    engine = build_engine(small(directory, cache=cache), StartupStatus())
+    try:
+        assert engine.max_model_len == 64
+        assert "cut to that from 128" in caplog.text
+    finally:
+        asyncio.run(engine.shutdown())
+    with pytest.raises(SettingsError, match="exceeds the KV cache of 64 tokens"):
+        build_engine(small(directory, cache=cache, max_model_len=65), StartupStatus())
+
+
+def test_context_beyond_the_models_positions_is_refused(directory: Path) -> None:
+    with pytest.raises(SettingsError, match=r"`max_model_len` \(129\).*at most 128"):
+        build_engine(Settings(model=str(directory), max_model_len=129), StartupStatus())
+
+
+def test_missing_model_fails_in_the_load_phase(tmp_path: Path) -> None:
+    status = StartupStatus()
+    with pytest.raises(ModelLoadError):
+        build_engine(Settings(model=str(tmp_path / "absent")), status)
+    assert status.phase is Phase.LOAD
+
+
+def test_scheduler_bounds_reach_the_engine(directory: Path) -> None:
+    engine = build_engine(small(directory), StartupStatus())
+    try:
+        assert engine._parts.config.max_num_seqs == 4
+        assert engine._parts.config.max_queue == 1
+    finally:
+        asyncio.run(engine.shutdown())

@@ -1,0 +1,40 @@
+"""What the server tells about itself."""
+
+import asyncio
+from importlib.metadata import version
+
+import torch
+
+import ir_core as ir
+
+from .client import Client
+from .fake_engine import FakeEngine
+
+
+def test_version(client: Client) -> None:
+    assert client.get("/version").json() == {"version": version("serve-shim")}
+
+
+def test_load_counts_what_is_in_flight(client: Client, engine: FakeEngine) -> None:
+    async def look() -> tuple[bytes, bytes]:
+        engine.gate.clear()
+        call = client.start("POST", "/v1/completions", {"prompt": "x"})
+        await asyncio.sleep(0.02)
+        busy = await client.start("GET", "/load").reply()
+        await call.leave()
+        idle = await client.start("GET", "/load").reply()
+        return busy.body, idle.body
+
+    assert client.run(look()) == (b'{"server_load":1}', b'{"server_load":0}')
+
+
+def test_selections_agree_with_ir_core_and_the_metrics(client: Client) -> None:
+    ir.ops.silu_and_mul(torch.randn(2, 8))
+    rows = client.get("/debug/ir").json()["selections"]
+    assert "silu_and_mul" in {row["op"] for row in rows}
+    assert [(row["op"], row["provider"], row["calls"]) for row in rows] == [
+        (row.op, row.provider, row.calls) for row in ir.selections()
+    ]
+    text = client.get("/metrics").body.decode()
+    for row in rows:
+        assert f'ir_impl_info{{op="{row["op"]}",provider="{row["provider"]}"}} 1.0' in text

@@ -1,0 +1,119 @@
+"""Nothing that is declared may do nothing in silence."""
+
+import ast
+import shlex
+from pathlib import Path
+
+import pytest
+
+import serve_shim
+from serve_shim.errors import SettingsError
+from serve_shim.settings import Settings, resolve
+from serve_shim.settings.inert import INERT, find_refusals, find_row
+from serve_shim.settings.schema import Leaf, Table, settings_schema, walk
+
+ROOT = settings_schema(Settings)
+SETTINGS = {n.path: n for n in walk(ROOT) if isinstance(n, Leaf | Table)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-O1",
+        "-O3",
+        "-tp 2",
+        "--ray-address=auto",
+        "--allow-pickle-weights",
+        "-cc.mode=3",
+        "-cc.backend=eager",
+        "-cc.splitting_ops=a",
+        "-cc.compile_sizes=1,2,4,8",
+        "--compilation_config '{\"compile_sizes\": [1, 2, 4, 8]}'",
+        "--compilation-config '{\"cudagraph_capture_sizes\": [1, 2, 4, 8]}'",
+        "-cc.compile_ranges_endpoints=8",
+        "-cc.cudagraph_mode=PIECEWISE",
+        "-cc.max_cudagraph_capture_size=8",
+        "-cc.dynamic_shapes_config.type=unbacked",
+        "-cc.dynamic_shapes_config.evaluate_guards",
+        "-cc.pass_config.enable_sp",
+        "-cc.inductor_compile_config.a=1",
+        "-cc.autotune=on",
+        "-cc.cache_mode=rw",
+        "-cc.cache_dir=x",
+        "-cc.cache_key_file=x",
+        "-cc.compile_cache_save_format=unpacked",
+        "-cc.debug_dump_path=x",
+    ],
+)
+def test_what_would_do_nothing_is_refused(line: str):
+    argv = shlex.split(line)
+    with pytest.raises(SettingsError, match="remove it") as error:
+        resolve(argv)
+    assert str(error.value).startswith(f"`{argv[0].split('=')[0]}`: ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "-O0",
+        "--enforce-eager",
+        "--no-enforce-eager",
+        "-tp 1",
+        "-cc.mode=0",
+        "-cc.mode=NONE",
+        "-cc.mode=null",
+        "-cc.cudagraph_mode=NONE",
+        "-cc.compile_sizes=[]",
+        "-cc.cache_mode=off",
+        "--no-allow-pickle-weights",
+    ],
+)
+def test_what_is_already_so_is_accepted(line: str):
+    resolve(shlex.split(line))
+
+
+@pytest.mark.parametrize("variable", ["IR_DISABLE_COMPILE_CACHE", "VLLM_DISABLE_COMPILE_CACHE"])
+def test_a_cache_that_is_not_there_may_be_disabled(variable: str):
+    resolve([], {variable: "1"})
+
+
+def test_a_refused_variable_is_named():
+    with pytest.raises(SettingsError, match=r"^`VLLM_COMPILE_CACHE_SAVE_FORMAT`: "):
+        resolve([], {"VLLM_COMPILE_CACHE_SAVE_FORMAT": "unpacked"})
+
+
+def test_every_row_names_a_setting_or_a_section():
+    names = {".".join(node.path) for node in walk(ROOT)}
+    assert [row.path for row in INERT if row.path not in names] == []
+
+
+def test_no_setting_has_two_rows():
+    for path in SETTINGS:
+        covering = [r for r in INERT if (".".join(path) + ".").startswith(r.path + ".")]
+        assert len(covering) <= 1, path
+
+
+def test_defaults_are_never_refused():
+    assert list(find_refusals(Settings())) == []
+
+
+def test_a_row_of_a_section_covers_all_below_it():
+    row = find_row(("compilation_config", "pass_config", "enable_sp"))
+    assert row is not None
+    assert row.path == "compilation_config.pass_config"
+    assert find_row(("compilation_config", "backend_x")) is None
+
+
+def test_every_setting_is_read_somewhere_or_refused():
+    """A setting without a row must be read as an attribute outside the settings package."""
+    read = _attributes_read(Path(serve_shim.__file__).parent)
+    unread = [p for p in SETTINGS if not find_row(p) and p[-1] not in read]
+    assert unread == []
+
+
+def _attributes_read(package: Path) -> set[str]:
+    files = [f for f in package.rglob("*.py") if f.relative_to(package).parts[0] != "settings"]
+    files.append(package / "settings" / "api_keys.py")
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
+    return {n.attr for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
