@@ -40,7 +40,11 @@ def test_stream_joins_to_the_whole_answer(client: OpenAI, model: str) -> None:
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content == "The capital of France is Paris."
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert chunks[-1].usage == whole.usage
+    usage = chunks[-1].usage
+    assert usage is not None
+    assert whole.usage is not None
+    assert usage.completion_tokens == whole.usage.completion_tokens == 8
+    assert usage.total_tokens == whole.usage.total_tokens
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from server_process import command, free_port, run_to_exit, start
+from server_process import Server, command, free_port, run_to_exit, start
 
 
 def test_misspelt_op_exits_2_with_a_suggestion() -> None:
@@ -52,29 +52,30 @@ def test_missing_model_exits_3_and_says_what_to_do(tmp_path: Path) -> None:
 
 def test_requests_before_ready_get_503_with_progress(tmp_path: Path) -> None:
     server = start(tmp_path / "server.log")
-    seen: list[httpx.Response] = []
     try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            try:
-                health = server.get("/health")
-            except httpx.TransportError:
-                continue
-            if health.status_code == 200:
-                break
-            alive = server.get("/livez")
-            answer = httpx.post(
-                server.url + "/v1/completions", json={"prompt": "a"}, timeout=10, trust_env=False
-            )
-            if answer.status_code == 503:
-                seen += [health, answer]
-                assert alive.status_code == 200
-        assert seen, "the server was ready before it could be asked"
-        assert seen[0].json()["phase"]
-        assert seen[1].headers["Retry-After"]
-        assert seen[1].json()["error"]["code"] == "starting"
+        health = _first_answer(server)
+        answer = httpx.post(
+            server.url + "/v1/completions", json={"prompt": "a"}, timeout=10, trust_env=False
+        )
+        alive = server.get("/livez")
+        server.wait_ready()
     finally:
-        assert server.stop() == 0
+        code = server.stop()
+    assert (health.status_code, answer.status_code, alive.status_code) == (503, 503, 200)
+    assert health.json()["phase"]
+    assert answer.headers["Retry-After"]
+    assert answer.json()["error"]["code"] == "starting"
+    assert code == 0
+
+
+def _first_answer(server: Server) -> httpx.Response:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            return server.get("/health")
+        except httpx.TransportError:
+            time.sleep(0.01)
+    raise AssertionError(server.log)
 
 
 def test_command_is_the_module(tmp_path: Path) -> None:

@@ -23,6 +23,12 @@ def test_threads_are_those_asked_for_else_inherited_else_all_cores():
     assert prepare(OMP_NUM_THREADS="")["OMP_NUM_THREADS"] == str(count_cores())
 
 
+def test_waiting_threads_spin_briefly_unless_told_otherwise():
+    assert int(prepare()["GOMP_SPINCOUNT"]) < 100_000
+    assert prepare(GOMP_SPINCOUNT="7")["GOMP_SPINCOUNT"] == "7"
+    assert "GOMP_SPINCOUNT" not in prepare(OMP_WAIT_POLICY="active")
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "x", "1.5"])
 def test_inherited_threads_that_mean_nothing_are_refused(text: str):
     with pytest.raises(SettingsError, match="`OMP_NUM_THREADS`: wants a positive number"):

@@ -82,6 +82,7 @@ class FakeEngine:
         self.tokenizer = cast("Tokenizer", FakeTokenizer())
         self.config = cast("ModelConfig", None)
         self.max_model_len = max_model_len
+        self.sampling_defaults: dict[str, float | int] = {}
         self.capacity = capacity
         self.step_s = step_s
         self.sink = sink or NullSink()

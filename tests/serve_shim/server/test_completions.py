@@ -8,6 +8,7 @@ from .client import Client, Reply
 from .fake_engine import BOS, FakeEngine, completion_text
 
 PROMPT = [BOS, *b"hi"]
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 
 
 def complete(client: Client, **fields: Any) -> Reply:
@@ -193,3 +194,14 @@ def test_an_unknown_model_is_404(client: Client) -> None:
 
 def test_a_missing_model_is_the_default(client: Client) -> None:
     assert complete(client).json()["model"] == "fake"
+
+
+def test_model_defaults_fill_what_the_request_leaves_open(
+    client: Client, engine: FakeEngine
+) -> None:
+    engine.sampling_defaults = {"temperature": 0.25, "top_k": 7}
+    assert complete(client, top_k=3).status == 200
+    assert client.post("/v1/chat/completions", CHAT).status == 200
+    (_, _, completion), (_, _, chat) = engine.seen
+    assert (completion.temperature, completion.top_k) == (0.25, 3)
+    assert (chat.temperature, chat.top_k) == (0.25, 7)

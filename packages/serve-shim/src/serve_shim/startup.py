@@ -15,6 +15,9 @@ from serve_shim.errors import SettingsError
 from serve_shim.settings.tree import Settings
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+# libgomp spins for milliseconds by default: another process on one of the cores then makes every
+# parallel region wait for a time slice. This many turns last longer than the gap between ops.
+_SPIN_COUNT = "20000"
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
@@ -27,6 +30,8 @@ def prepare_process(settings: Settings, environ: MutableMapping[str, str]) -> in
     """
     threads = settings.threads or _inherited_threads(environ) or count_cores()
     environ["OMP_NUM_THREADS"] = str(threads)
+    if "OMP_WAIT_POLICY" not in environ:
+        environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
     switch = "1" if settings.batch_invariant else "0"
     environ["IR_BATCH_INVARIANT"] = environ["VLLM_BATCH_INVARIANT"] = switch
     keep_freed_memory()

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from serve_shim.engine.delivery import Delivery
@@ -65,6 +65,11 @@ class AsyncEngine:
     def max_model_len(self) -> int:
         """Tokens that a prompt and its completion may have together."""
         return self._parts.config.max_model_len
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, float | int]:
+        """What the model asks for where a request says nothing."""
+        return self._parts.sampling_defaults
 
     def validate(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
         """Raise `RequestError` if this request can never be served."""

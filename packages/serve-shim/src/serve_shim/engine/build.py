@@ -55,6 +55,7 @@ def build_parts(
         eos_ids=loaded.generation.eos_ids,
         dtype=loaded.model.dtype,
         config=config,
+        sampling_defaults=loaded.generation.sampling(),
     )
     _log_cache(config)
     loaded_at = time.monotonic()
@@ -78,9 +79,12 @@ def _load(settings: Settings, status: StartupStatus) -> LoadedModel:
         revision=settings.revision,
         tokenizer=settings.tokenizer,
         chat_template=settings.chat_template,
+        max_positions=settings.max_model_len,
         progress=lambda _, done, total: status.advance(Phase.LOAD, done, total),
     )
     logger.info("Loaded %s: %s", loaded.source, loaded.load_report)
+    if defaults := loaded.generation.sampling():
+        logger.info("Sampling defaults of the model, for requests that say nothing: %s", defaults)
     return loaded
 
 

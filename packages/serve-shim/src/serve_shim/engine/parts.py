@@ -1,6 +1,6 @@
 """Owns how an engine is put together from a model and its bounds; refuses to load or size any."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ class EngineParts:
     admission: Admission
     factory: RequestFactory
     core: EngineCore
+    sampling_defaults: Mapping[str, float | int]
 
 
 def assemble(
@@ -41,6 +42,7 @@ def assemble(
     eos_ids: Iterable[int],
     dtype: torch.dtype,
     config: EngineConfig,
+    sampling_defaults: Mapping[str, float | int] | None = None,
 ) -> EngineParts:
     """Allocate the KV cache, bind it to `model`, and put the engine around it."""
     layout = cache_layout(model_config, config.block_size, dtype)
@@ -59,7 +61,16 @@ def assemble(
         shares_prefixes=config.enable_prefix_caching,
     )
     core = EngineCore(Worker(model, config, layout, vocab_size), config)
-    return EngineParts(model_name, model_config, tokenizer, config, admission, factory, core)
+    return EngineParts(
+        model_name=model_name,
+        model_config=model_config,
+        tokenizer=tokenizer,
+        config=config,
+        admission=admission,
+        factory=factory,
+        core=core,
+        sampling_defaults=sampling_defaults or {},
+    )
 
 
 def cache_layout(model_config: "ModelConfig", block_size: int, dtype: torch.dtype) -> CacheLayout:

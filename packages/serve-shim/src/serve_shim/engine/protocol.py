@@ -1,6 +1,6 @@
 """Owns the interface between a front end and an engine; refuses any implementation."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -51,6 +51,11 @@ class Engine(Protocol):
     @property
     def max_model_len(self) -> int:
         """Tokens that a prompt and its completion may have together."""
+        ...
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, float | int]:
+        """What the model asks for where a request says nothing, as `SamplingParams` names it."""
         ...
 
     def validate(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:

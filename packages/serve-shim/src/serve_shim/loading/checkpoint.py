@@ -26,6 +26,17 @@ class GenerationDefaults:
     repetition_penalty: float | None = None
     max_new_tokens: int | None = None
 
+    def sampling(self) -> dict[str, float | int]:
+        """The sampling parameters it sets, by their names in `SamplingParams`."""
+        named = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
 
 class Checkpoint(Protocol):
     """An opened checkpoint whose header was checked; weights are read on demand."""

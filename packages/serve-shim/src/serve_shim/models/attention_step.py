@@ -1,4 +1,4 @@
-"""Owns what one step tells attention about its requests; refuses nothing, the engine fills it."""
+"""Owns what one step tells attention about its requests."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Owns one decoder layer and its residual stream; refuses nothing, its parts do."""
+"""Owns one decoder layer and its residual stream."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Owns what may differ between families of the shared decoder; refuses nothing, it only states."""
+"""Owns what may differ between families of the shared decoder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Owns the Llama family (Llama 2 and 3, SmolLM); refuses nothing."""
+"""Owns the Llama family (Llama 2 and 3, SmolLM)."""
 
 from serve_shim.models.family import Family
 

@@ -1,4 +1,4 @@
-"""Owns the Mistral family, whose GGUF files call themselves llama; refuses nothing."""
+"""Owns the Mistral family, whose GGUF files call themselves llama."""
 
 from serve_shim.models.family import Family, window_of_every_layer
 

@@ -1,4 +1,4 @@
-"""Owns the Qwen2 and Qwen2.5 family, with biases on q, k and v; refuses nothing."""
+"""Owns the Qwen2 and Qwen2.5 family, with biases on q, k and v."""
 
 from serve_shim.models.family import Family, window_by_layer_type
 

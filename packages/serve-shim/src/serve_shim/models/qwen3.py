@@ -1,4 +1,4 @@
-"""Owns the dense Qwen3 family, with norms on the heads of q and k; refuses nothing."""
+"""Owns the dense Qwen3 family, with norms on the heads of q and k."""
 
 from serve_shim.models.family import Family, window_by_layer_type
 

@@ -1,4 +1,4 @@
-"""Owns a norm's weight and its two uses, alone and after adding the residual; refuses nothing."""
+"""Owns a norm's weight and its two uses, alone and after adding the residual."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Owns rotary position frequencies and their cos/sin cache; refuses nothing, readers do."""
+"""Owns rotary position frequencies and their cos/sin cache."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Owns the merge order of a SentencePiece byte-pair vocabulary; refuses nothing."""
+"""Owns the merge order of a SentencePiece byte-pair vocabulary."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Owns how large the result of a text operation will be; refuses nothing, callers charge it.
+"""Owns how large the result of a text operation will be.
 
 Upper bounds, worked out before the operation, since one C call cannot be stopped half-way.
 """

@@ -33,8 +33,8 @@ async def create_completion(service: Service, request: Request) -> Response:
     service.admit()
     body = CompletionRequest.parse(await read_object(request, service.body_limits))
     envelope = _envelope(service, body, "cmpl", "text_completion")
-    params = body.to_params(service.settings.limits)
     engine = service.admit()
+    params = body.to_params(service.settings.limits, engine.sampling_defaults)
     prompts = await to_prompts(
         engine.tokenizer,
         body.prompt,
@@ -51,8 +51,8 @@ async def create_chat_completion(service: Service, request: Request) -> Response
     body = ChatRequest.parse(await read_object(request, service.body_limits))
     kind = "chat.completion.chunk" if body.stream else "chat.completion"
     envelope = _envelope(service, body, "chatcmpl", kind)
-    params = body.to_params(service.settings.limits)
     engine = service.admit()
+    params = body.to_params(service.settings.limits, engine.sampling_defaults)
     prompts = [await render(engine.tokenizer, body.conversation())]
     choices = ChatChoices(body, prompts, _token_text(engine, body))
     return await _answer(service, request, body, prompts, params, choices, envelope)

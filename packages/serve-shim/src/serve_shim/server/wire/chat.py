@@ -1,5 +1,6 @@
 """Owns the body of `POST /v1/chat/completions`, and what of it a chat template gets."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -67,11 +68,13 @@ class ChatRequest(ConversationFields, SamplingFields):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
 
-    def to_params(self, limits: LimitsConfig) -> SamplingParams:
-        """The request's sampling parameters, within the limits; SamplingParamsError else."""
+    def to_params(
+        self, limits: LimitsConfig, defaults: Mapping[str, float | int] | None = None
+    ) -> SamplingParams:
+        """The request's parameters over the model's; SamplingParamsError beyond the limits."""
         self._check_tools()
         check_logprobs("top_logprobs", self.top_logprobs, limits)
-        wanted = self.sampling_fields(limits)
+        wanted = {**(defaults or {}), **self.sampling_fields(limits)}
         wanted["max_tokens"] = self._max_tokens()
         wanted["logprobs"] = self._num_logprobs()
         return SamplingParams(**wanted)

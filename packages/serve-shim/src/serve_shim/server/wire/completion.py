@@ -1,5 +1,6 @@
 """Owns the body of `POST /v1/completions`: prompts in four shapes, echo, and its limits."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
@@ -60,10 +61,12 @@ class CompletionRequest(SamplingFields):
     logprobs: int | None = None
     add_special_tokens: bool | None = None
 
-    def to_params(self, limits: LimitsConfig) -> SamplingParams:
-        """The request's sampling parameters, within the limits; SamplingParamsError else."""
+    def to_params(
+        self, limits: LimitsConfig, defaults: Mapping[str, float | int] | None = None
+    ) -> SamplingParams:
+        """The request's parameters over the model's; SamplingParamsError beyond the limits."""
         check_logprobs("logprobs", self.logprobs, limits)
-        wanted = self.sampling_fields(limits)
+        wanted = {**(defaults or {}), **self.sampling_fields(limits)}
         self._check_size(limits)
         max_tokens = wanted.setdefault("max_tokens", _DEFAULT_MAX_TOKENS)
         if max_tokens == 0 and not self.echo:
