@@ -59,7 +59,8 @@ clean: ## Remove the environment and all build products
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; say which one with PYTHON=…" >&2; exit 2; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "No venv: on Debian and Ubuntu install python3-venv" >&2; exit 2; }
 
 # torch and setuptools come first: the C++ build runs without isolation, so it needs both in place.
 # The four packages are named together: alone, each would look for the others on an index.

@@ -14,13 +14,9 @@ def main() -> int:
     print(f"torch {torch.__version__}, torch.version.cuda {torch.version.cuda}")
     for name in ("ir-core", "ir-passes", "ir-kernels", "serve-shim"):
         print(f"{name} {importlib.metadata.version(name)}")
-    kernel = ir.ops.rms_norm.implementations.get("vllm_c")
-    if kernel is None:
-        print("vllm_c: not registered")
-    elif kernel.supported:
-        print("vllm_c: built")
-    else:
-        print(f"vllm_c: {kernel.unsupported_reason}")
+    ir.load_plugins()
+    kernel = ir.ops.rms_norm.implementations["vllm_c"]
+    print(f"vllm_c: {'runs here' if kernel.supported else kernel.unsupported_reason}")
     return 0
 
 

@@ -140,7 +140,7 @@ def isa_flags() -> dict[str, tuple[str, ...]]:
 
 
 def run_command(command: Sequence[str]) -> str:
-    """Run and return stdout; BuildError carries the end of what the command said."""
+    """Run and return stdout; BuildError carries the start of what the command said."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
     )

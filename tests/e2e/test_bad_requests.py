@@ -1,6 +1,7 @@
 """Requests that are wrong get an OpenAI-shaped 400; the next good one is right."""
 
 import json
+import time
 from typing import Any
 
 import httpx
@@ -57,6 +58,15 @@ def _assert_next_is_right(server: Server) -> None:
     assert choice["token_ids"] == ENTRY["greedy_ids"][:6]
 
 
+def _load(server: Server) -> list[str]:
+    """The metrics of running requests and used blocks, each as `name{labels} value`."""
+    names = ("vllm:num_requests_running", "vllm:kv_cache_usage_perc")
+    lines = server.get("/metrics").text.splitlines()
+    found = [line for line in lines if line.startswith(names)]
+    assert len(found) == len(names), lines
+    return found
+
+
 @pytest.mark.parametrize("name", BAD_BODIES)
 def test_bad_body_is_400_and_the_next_request_is_right(float32_server: Server, name: str) -> None:
     answer = _send(float32_server, BAD_BODIES[name].encode())
@@ -79,11 +89,8 @@ def test_closed_stream_frees_its_blocks(float32_server: Server) -> None:
     ) as answer:
         lines = answer.iter_lines()
         assert json.loads(next(lines).removeprefix("data: "))["choices"]
-    for _ in range(100):
-        if "vllm:num_requests_running" in (text := float32_server.get("/metrics").text):
-            running = [x for x in text.splitlines() if x.startswith("vllm:num_requests_running")]
-            if float(running[0].rpartition(" ")[2]) == 0:
-                break
-    else:
-        pytest.fail("the abandoned stream is still running")
+    deadline = time.monotonic() + 20
+    while in_use := [load for load in _load(float32_server) if not load.endswith(" 0.0")]:
+        assert time.monotonic() < deadline, in_use
+        time.sleep(0.05)
     _assert_next_is_right(float32_server)

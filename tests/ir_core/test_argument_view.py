@@ -24,8 +24,6 @@ def test_static_facts_can_be_read() -> None:
     assert (x.ndim, x.dim(), len(x.shape)) == (3, 3, 3)
     assert (x.shape[1], x.shape[-1], x.size(2), x.size(-2)) == (3, 8, 8, 3)
     assert x.shape[1:] == (3, 8)
-    assert (x.stride(0), x.stride(-1), x.stride()) == (24, 1, (24, 8, 1))
-    assert x.is_contiguous()
     assert (x.itemsize, x.element_size()) == (2, 2)
     assert x.is_floating_point()
     assert not x.is_complex()
@@ -44,6 +42,13 @@ def test_sizes_are_open_where_no_dim_counts_tokens() -> None:
     assert weight.numel() == weight.shape.numel() == 32
     assert len(weight) == 4
     assert f"{weight.shape} {weight.shape!r}" == "(4, 8) (4, 8)"
+
+
+def test_a_layout_is_open_where_no_dim_counts_tokens() -> None:
+    weight = view(torch.empty(4, 8), frozenset())
+    assert (weight.stride(0), weight.stride(-1), weight.stride()) == (8, 1, (8, 1))
+    assert weight.is_contiguous()
+    assert not view(torch.empty(4, 8).t(), frozenset()).is_contiguous()
 
 
 BATCH_READS: list[Callable[[Any], object]] = [
@@ -65,6 +70,10 @@ BATCH_READS: list[Callable[[Any], object]] = [
     lambda x: x.numel(),
     len,
     lambda x: max(x.shape),
+    lambda x: x.stride(),
+    lambda x: x.stride(0),
+    lambda x: x.stride(-1),
+    lambda x: x.is_contiguous(),
 ]
 
 
@@ -89,19 +98,24 @@ def test_the_error_names_the_line_of_the_read() -> None:
     assert f"{__file__}:{code.co_firstlineno + 4}" in str(caught.value)
 
 
-def test_a_stride_that_grows_with_the_tokens_is_an_error() -> None:
-    x = view(torch.empty(8, 4).t())
-    with pytest.raises(BatchDependentPredicateError, match=r"`x\.stride\(1\)`"):
-        x.stride(1)
-    with pytest.raises(BatchDependentPredicateError):
-        x.stride()
-    assert x.stride(0) == 1
+def heads(tokens: int) -> Tensor:
+    return torch.empty(tokens, 192)[:, :64].view(tokens, 4, 16)
 
 
-@pytest.mark.parametrize("tokens", [1, 4])
-def test_contiguity_means_for_every_number_of_tokens(tokens: int) -> None:
-    assert not view(torch.empty(tokens, 16)[:, :8]).is_contiguous()
-    assert view(torch.empty(tokens, 8)).is_contiguous()
+def columns(tokens: int) -> Tensor:
+    return torch.empty(8, tokens).t()
+
+
+@pytest.mark.parametrize("make", [heads, columns])
+def test_no_layout_tells_one_token_from_two(make: Callable[[int], Tensor]) -> None:
+    one, two = make(1), make(2)
+    assert one.is_contiguous() is not two.is_contiguous()
+    messages: set[str] = set()
+    for tensor in (one, two):
+        with pytest.raises(BatchDependentPredicateError) as caught:
+            view(tensor).is_contiguous()
+        messages.add(str(caught.value))
+    assert len(messages) == 1
 
 
 FORBIDDEN: list[Callable[[Any], object]] = [
@@ -165,8 +179,9 @@ def test_a_size_that_is_dynamic_without_being_declared_is_an_error() -> None:
     env = ShapeEnv()
     with FakeTensorMode(shape_env=env):
         x = torch.empty((4, env.create_unbacked_symint()))
-    with pytest.raises(BatchDependentPredicateError, match="`token_dims` does not name it"):
-        _ = view(x).shape[1]
+    for read in (lambda w: w.shape[1], lambda w: w.stride(), lambda w: w.is_contiguous()):
+        with pytest.raises(BatchDependentPredicateError, match="`token_dims` does not name it"):
+            read(view(x, frozenset()))
 
 
 def test_reads_are_noted_and_nothing_else() -> None:
@@ -175,3 +190,11 @@ def test_reads_are_noted_and_nothing_else() -> None:
     _ = x.dtype, x.shape[1]
     assert inquiry.reads == {("x", "dtype"), ("x", "ndim"), ("x", "sizes")}
     assert inquiry.facts == {"x.dtype": torch.float32, "x.shape[1]": 8}
+
+
+def test_a_layout_is_noted_with_the_sizes_that_it_depends_on() -> None:
+    inquiry = Inquiry("op", "probe", test_static_facts_can_be_read)
+    weight: Any = TensorView(inquiry, "weight", torch.empty(4, 8), frozenset())
+    _ = weight.stride(-1), weight.is_contiguous()
+    assert inquiry.reads == {("weight", "ndim"), ("weight", "sizes"), ("weight", "strides")}
+    assert inquiry.facts == {"weight.stride(-1)": 1, "weight.is_contiguous()": True}

@@ -14,6 +14,10 @@ def single(x: Tensor, weight: Tensor) -> Tensor:
     raise NotImplementedError
 
 
+def optional(x: Tensor | None) -> Tensor:
+    raise NotImplementedError
+
+
 def number(x: Tensor) -> int:
     raise NotImplementedError
 
@@ -62,6 +66,7 @@ def test_every_flag_is_kept(registry: Registry) -> None:
         (single, {"allow_inplace": True, "activations": ["x", "weight"]}, "1 outputs and 2"),
         (number, {"allow_inplace": True}, "all must be tensors"),
         (pair, {"allow_inplace": True, "mutates": ["cache"]}, "both mutates"),
+        (optional, {"allow_inplace": True}, r"may be None, of \['x'\]"),
     ],
 )
 def test_a_wrong_flag_is_refused_by_name(

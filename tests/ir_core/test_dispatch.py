@@ -153,25 +153,39 @@ def test_when_nothing_fits_every_provider_has_its_reason(
         scale.select(X, None, 1.0)
 
 
-def test_views_reach_into_lists_of_tensors(registry: Registry) -> None:
+@pytest.mark.parametrize("name", ["factor", "width"])
+def test_a_symbolic_scalar_is_hidden(
+    registry: Registry, scale: IrOp, add_scale: AddScale, name: str
+) -> None:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    def large(x: Any, weight: Any, factor: Any, width: Any = None) -> bool:
+        return {"factor": factor, "width": width}[name] > 2
+
+    add_scale("large", supports_args=large)
+    registry.priorities.set({"scale": "large"})
+    env = ShapeEnv()
+    scalar = env.create_unbacked_symfloat() if name == "factor" else env.create_unbacked_symint()
+    words = f"reads `{name}` .dynamic here, though `token_dims`"
+    with pytest.raises(BatchDependentPredicateError, match=words):
+        scale.select(X, None, **{"factor": 1.0, name: scalar})
+
+
+def test_a_symbolic_scalar_in_a_list_is_hidden(registry: Registry) -> None:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
     @registry.register_op
-    def join(tensors: list[Tensor]) -> Tensor:
-        return torch.cat(tensors)
+    def fold(x: Tensor, sizes: list[int]) -> Tensor:
+        return x.reshape(sizes).clone()
 
-    calls: list[torch.dtype] = []
+    @fold.register_impl("even", supports_args=lambda x, sizes: sizes[-1] % 2 == 0)
+    def even(x: Tensor, sizes: list[int]) -> Tensor:
+        return x.reshape(sizes).clone()
 
-    def typed(tensors: Any) -> bool:
-        calls.append(tensors[1].dtype)
-        return all(each.dtype == torch.float32 for each in tensors)
-
-    @join.register_impl("typed", supports_args=typed)
-    def typed_join(tensors: list[Tensor]) -> Tensor:
-        return torch.cat(tensors) + 1
-
-    registry.priorities.set({"join": "typed"})
-    assert join([X, X]).sum() == 128
-    assert join([X.double(), X.double()]).sum() == 64
-    assert calls == [torch.float32, torch.float64]
+    registry.priorities.set({"fold": "even"})
+    assert fold.select(X, [4, 8]).provider == "even"
+    with pytest.raises(BatchDependentPredicateError, match=r"`sizes\[1\]` .dynamic"):
+        fold.select(X, [4, ShapeEnv().create_unbacked_symint()])
 
 
 def test_select_checks_op_and_arguments(registry: Registry, scale: IrOp) -> None:

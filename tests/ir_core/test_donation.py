@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ir_core import DonationError, IrOp, check_donations
+from ir_core import DonationError, IrOp, Registry, check_donations
 from ir_core.donation import Region
 
 X = torch.arange(12.0).reshape(3, 4)
@@ -193,3 +193,18 @@ def test_regions_too_large_to_compare_count_as_overlapping() -> None:
     assert wide.overlaps(other)
     assert not wide.covers(other)
     assert Region.of(huge).end == 4
+
+
+@pytest.mark.parametrize("alias", [lambda x: x[0], lambda x: x.view(-1)[3:7]])
+def test_an_activation_that_is_another_argument_too_is_an_error(
+    registry: Registry, alias: Callable[[Tensor], Tensor]
+) -> None:
+    @registry.register_op(allow_inplace=True)
+    def shift(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return x * weight + bias
+
+    x, weight = X.clone(), torch.ones(4)
+    with check_donations():
+        with pytest.raises(DonationError, match="as `x` and as `bias`"):
+            shift.maybe_inplace(x, weight, alias(x))
+        assert torch.equal(shift.maybe_inplace(x, weight, weight) * 1, X + 1)

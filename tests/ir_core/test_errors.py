@@ -17,3 +17,9 @@ def test_every_error_is_in_the_tree_and_at_the_front_door(error: type[Exception]
 
 def test_argument_errors_are_type_errors_as_python_callers_expect() -> None:
     assert issubclass(errors.ArgumentError, TypeError)
+
+
+def test_unknown_names_are_key_errors_that_read_as_sentences() -> None:
+    error = errors.UnknownOpError("No op `a`; did you mean `b`?")
+    assert isinstance(error, KeyError)
+    assert str(error) == "No op `a`; did you mean `b`?"

@@ -240,14 +240,23 @@ def test_inputs_that_require_grad_are_refused_while_tracing(scale: IrOp) -> None
         ((X, None, 1.0, 2.5), "`scale` got float for `width`"),
     ],
 )
+@pytest.mark.parametrize("provider", ["typed", "native"])
 def test_wrong_arguments_are_named(
-    scale: IrOp, add_scale: Callable[..., None], args: tuple[Any, ...], words: str
+    scale: IrOp, add_scale: Callable[..., None], args: tuple[Any, ...], words: str, provider: str
 ) -> None:
     add_scale("typed", supports_args=lambda x, weight, factor, width=None: weight is None)
-    scale.registry.priorities.set({"scale": "typed"})
-    scale(X, None, 1.0)
-    with pytest.raises(ArgumentError, match=words):
-        scale(*args)
+    scale.registry.priorities.set({"scale": provider})
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=words):
+            scale(*args)
+        scale(X, None, 1.0)
+
+
+def test_a_failure_of_an_implementation_stays_what_it_is(scale: IrOp) -> None:
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="size of tensor"):
+            scale(X, torch.ones(3), 1.0)
+        scale(X, None, 1.0)
 
 
 def test_an_op_without_required_tensors_works(registry: Registry) -> None:

@@ -5,7 +5,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from ir_core import DuplicateRegistrationError, IrOp, RegistrationError, SchemaMismatchError
+from ir_core import (
+    DuplicateRegistrationError,
+    IrOp,
+    RegistrationError,
+    Registry,
+    SchemaMismatchError,
+)
 from ir_core.implementation import Support
 
 
@@ -212,3 +218,14 @@ def test_a_broken_optional_dependency_is_a_reason_and_no_crash(scale: IrOp) -> N
     selection = scale.select(torch.ones(1), None, 1.0)
     assert selection.provider == "native"
     assert "raised OSError: libaiter.so" in selection.rejections[0].reason
+
+
+def test_a_predicate_over_a_list_of_tensors_is_refused(registry: Registry) -> None:
+    @registry.register_op
+    def join(tensors: list[Tensor]) -> Tensor:
+        return torch.cat(tensors)
+
+    with pytest.raises(RegistrationError, match=r"`join` cannot be asked: \['tensors'\] hold"):
+        join.register_impl("probe", supports_args=lambda tensors: True)
+    join.register_impl("anything")(join.native.fn)
+    assert join.select([torch.ones(1)]).provider == "native"

@@ -254,3 +254,40 @@ def test_a_plugin_may_use_the_registry_while_it_loads(
     source += "    toy_registry.REGISTRY.select('my_op', torch.zeros(1))\n"
     install("toy-ops", source, ops={"mine": "toy_ops:both"})
     assert make("toy-ops")["my_op"](torch.zeros(1)).item() == 1
+
+
+def test_an_interrupted_load_is_begun_anew(install: Install, make: Callable[..., Registry]) -> None:
+    source = "import sys\nATTEMPTS = []\ndef interrupted():\n    ATTEMPTS.append(1)\n"
+    source += "    if len(ATTEMPTS) < 3:\n        sys.exit(3)\n"
+    install(
+        "toy-platform",
+        PLATFORM.replace("NAME", "toy") + source,
+        platforms={"a": "toy_platform:recognise", "b": "toy_platform:interrupted"},
+    )
+    install("toy-ops", OP, ops={"mine": "toy_ops:declare"})
+    registry = make("toy-ops,toy-platform")
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            registry.load_plugins()
+    assert registry.platform().name == "toy"
+    assert list(registry) == ["my_op"]
+
+
+def test_a_distribution_without_a_name_is_an_error_each_time(
+    install: Install, make: Callable[..., Registry], site: Path
+) -> None:
+    install("toy-ops", OP, ops={"mine": "toy_ops:declare"})
+    metadata = site / "toy_ops-1.0.dist-info" / "METADATA"
+    metadata.write_text("Metadata-Version: 2.1\nVersion: 1.0\n")
+    registry = make("toy-ops")
+    for _ in range(2):
+        with pytest.raises(PluginError, match=r"Entry points cannot be read: .*damaged"):
+            registry.load_plugins()
+
+
+def test_whether_an_op_exists_is_answered_with_plugins_loaded(
+    install: Install, make: Callable[..., Registry]
+) -> None:
+    install_all(install)
+    assert "my_op" in make()
+    assert make().get("no_such_op") is None

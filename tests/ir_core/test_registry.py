@@ -25,6 +25,8 @@ def test_a_registry_is_a_mapping_of_ops(registry: Registry, scale: IrOp) -> None
     assert len(registry) == 1
     assert "scale" in registry
     assert "scael" not in registry
+    assert registry.get("scale") is scale
+    assert registry.get("scael") is None
 
 
 def test_an_unknown_op_is_answered_with_the_nearest(registry: Registry, scale: IrOp) -> None:

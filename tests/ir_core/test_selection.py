@@ -76,12 +76,6 @@ def test_a_rejection_nobody_asked_for_is_logged_at_debug(
     assert [each.levelname for each in caplog.records] == ["DEBUG", "DEBUG"]
 
 
-def test_the_log_can_be_cleared(registry: Registry, scale: IrOp) -> None:
-    scale(X, None, 1.0)
-    registry.log.clear()
-    assert registry.selections() == ()
-
-
 def test_reasons_that_never_repeat_do_not_pile_up(
     registry: Registry, scale: IrOp, add_scale: AddScale
 ) -> None:

@@ -73,3 +73,13 @@ def test_code_from_elsewhere_and_modules_without_files_are_refused(package: Path
         closure.factors("toy_closure", "<string>")
     with pytest.raises(UnreadableSourceError, match=r"`toy_closure\.absent` has no file"):
         closure.factors("toy_closure.absent", None)
+
+
+def test_compiled_libraries_count_with_their_version_too(package: Path) -> None:
+    for name in ("fast.so", "libfast.so.1", "libfast.so.1.2", "notes.txt", "so"):
+        (package / name).write_bytes(name.encode())
+    (package / "libfast.dylib.dSYM").mkdir()
+    found = factors(package, "")
+    libraries = {each for each in found if each.startswith("library")}
+    names = ("fast.so", "libfast.so.1", "libfast.so.1.2")
+    assert libraries == {f"library toy_closure/{name}" for name in names}

@@ -32,7 +32,14 @@ def isa(request: pytest.FixtureRequest, compiled: None) -> Iterator[str]:
 @pytest.fixture
 def registry() -> ir.Registry:
     """Copies of the shipped ops with this package's providers, apart from the default registry."""
-    ops = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding", "linear")
+    ops = (
+        "rms_norm",
+        "fused_add_rms_norm",
+        "silu_and_mul",
+        "rotary_embedding",
+        "linear",
+        "paged_attention",
+    )
     fresh = testing.fresh_registry([ir.registry()[name] for name in ops])
     ir_kernels.register(fresh)
     return fresh

@@ -132,6 +132,19 @@ def test_fused_add_rms_norm_writes_any_layout_and_nothing_else(dtype: torch.dtyp
             assert torch.equal(written, before)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weight_is_read_in_any_layout(dtype: torch.dtype) -> None:
+    torch.manual_seed(8)
+    x, residual = torch.randn(3, 24).to(dtype), torch.randn(3, 24).to(dtype)
+    wide = torch.randn(24, 2).to(dtype)
+    for weight in (wide[:, 0], wide.float()[:, 1], wide[0, 0].expand(24)):
+        dense = weight.contiguous()
+        assert torch.equal(rms_norm(x, weight, EPSILON), rms_norm(x, dense, EPSILON))
+        got = fused_add_rms_norm(x.clone(), residual.clone(), weight, EPSILON)
+        expected = fused_add_rms_norm(x.clone(), residual.clone(), dense, EPSILON)
+        assert all(torch.equal(*each) for each in zip(got, expected, strict=True))
+
+
 def test_fused_add_rms_norm_refuses_rows_that_share_memory() -> None:
     x = torch.randn(1, 24).expand(3, 24)
     with pytest.raises(RuntimeError, match="`x` is expanded, so it cannot be written: clone it"):
@@ -189,7 +202,7 @@ def test_every_16_bit_value_is_read_and_rounded_exactly(dtype: torch.dtype) -> N
 def test_arguments_that_do_not_fit_are_named() -> None:
     x = torch.randn(2, 8)
     cases = {
-        "`weight` must be a dense vector of 8": lambda: rms_norm(x, torch.ones(7), EPSILON),
+        "`weight` must be a vector of 8": lambda: rms_norm(x, torch.ones(7), EPSILON),
         "`weight` must have x's dtype or float32": lambda: rms_norm(
             x, torch.ones(8).bfloat16(), EPSILON
         ),

@@ -78,7 +78,7 @@ def test_the_librarys_bytes_are_in_the_fingerprint(registry: ir.Registry) -> Non
 
 
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("name", [*COMPILED_OPS, "linear"])
+@pytest.mark.parametrize("name", [*COMPILED_OPS, "linear", "paged_attention"])
 def test_every_provider_here_conforms(name: str, registry: ir.Registry) -> None:
     op = registry[name]
     ours = [provider for provider in op.implementations if provider != "native"]

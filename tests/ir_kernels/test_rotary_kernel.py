@@ -86,6 +86,16 @@ def test_positions_may_be_strided() -> None:
     assert all(torch.equal(*each) for each in zip(strided, dense, strict=True))
 
 
+def test_table_may_be_a_slice_of_a_wider_one() -> None:
+    torch.manual_seed(3)
+    query, key, positions = torch.randn(5, 32), torch.randn(5, 16), torch.arange(5)
+    wide = table(16).repeat(1, 2)[:, :16]
+    assert not wide.is_contiguous()
+    got = rotary_embedding(query.clone(), key.clone(), positions, wide, 16)
+    expected = rotary_embedding(query.clone(), key.clone(), positions, table(16), 16)
+    assert all(torch.equal(*each) for each in zip(got, expected, strict=True))
+
+
 @pytest.mark.parametrize("position", [MAX_POSITION, -1, 2**40])
 def test_position_outside_the_table_is_an_error_and_nothing_is_turned(position: int) -> None:
     query, key = torch.randn(3, 16), torch.randn(3, 16)
@@ -112,7 +122,7 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         "`head_size` must be positive": (query, key, positions, table(16), 0),
         "as many tokens": (query, key[:2], positions, table(16), 16),
         "vector of 3 int64": (query, key, positions.int(), table(16), 16),
-        "contiguous float32 matrix": (query, key, positions, table(16).half(), 16),
+        "`cos_sin_cache` must be a float32 matrix": (query, key, positions, table(16).half(), 16),
         "`cos_sin_cache` has 32 columns": (query, key, positions, table(32), 16),
     }
     for message, arguments in cases.items():

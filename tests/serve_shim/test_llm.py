@@ -122,6 +122,18 @@ def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:
     assert len(results[1].outputs[0].logprobs or ()) == 5
 
 
+def test_models_own_parameters_are_used_where_none_are_given(tmp_path: Path) -> None:
+    make_model("llama").save_pretrained(tmp_path)
+    defaults = {"temperature": 1.0, "top_k": 1, "repetition_penalty": 100.0}
+    (tmp_path / "generation_config.json").write_text(json.dumps(defaults))
+    with LLM(str(tmp_path), dtype="float32", **SMALL) as model:
+        expected = SamplingParams(**defaults)  # pyright: ignore[reportArgumentType]
+        own, given = model.generate(PROMPTS), model.generate(PROMPTS, expected)
+        greedy_ones = model.generate(PROMPTS, greedy(16))
+    assert tokens(own) == tokens(given)
+    assert tokens(own) != tokens(greedy_ones)
+
+
 def test_completions_of_a_prompt_are_listed_by_index(llm: LLM) -> None:
     (result,) = llm.generate("a", SamplingParams(n=3, seed=1, max_tokens=6, temperature=2.0))
     assert [completion.index for completion in result.outputs] == [0, 1, 2]
@@ -184,6 +196,8 @@ def test_priorities_hold_for_this_object_only(directory: Path) -> None:
         ({"max_model_len": 4096}, "128 positions"),
         ({"max_model_len": 100, "num_blocks": 2}, "`max_model_len`"),
         ({"dtype": "int8"}, "dtype"),
+        ({"port": 8000}, "`port`: only a server"),
+        ({"batch_invariant": True}, "IR_BATCH_INVARIANT=1"),
     ],
 )
 def test_wrong_setting_is_refused_with_a_hint(
@@ -191,6 +205,11 @@ def test_wrong_setting_is_refused_with_a_hint(
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         LLM(str(directory), **settings)  # pyright: ignore[reportArgumentType]
+
+
+def test_revision_of_a_local_directory_is_a_load_error(directory: Path) -> None:
+    with pytest.raises(ModelLoadError, match="`revision`"):
+        LLM(str(directory), revision="v1")
 
 
 def test_missing_model_is_a_load_error(tmp_path: Path) -> None:

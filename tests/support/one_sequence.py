@@ -18,8 +18,8 @@ class OneSequence:
         self._length = 0
         order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(5))
         self._blocks = order.to(torch.int32)
-        two, heads, head_dim = model.kv_cache_block_shape
-        shape = (num_blocks, two, heads, _BLOCK_SIZE, head_dim)
+        config = model.config
+        shape = (num_blocks, 2, config.num_kv_heads, _BLOCK_SIZE, config.head_dim)
         model.bind_kv_cache([torch.zeros(shape, dtype=model.dtype) for _ in model.layers])
 
     def step(self, ids: Sequence[int]) -> Tensor:

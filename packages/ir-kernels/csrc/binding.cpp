@@ -32,6 +32,12 @@ void run(void (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_
 
 int64_t last_size(const Tensor& tensor) { return tensor.size(tensor.dim() - 1); }
 
+Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
+
+std::optional<Tensor> dense(const std::optional<Tensor>& x) {
+  return x ? std::optional<Tensor>(dense(*x)) : std::nullopt;
+}
+
 Tensor with_rows(const Tensor& x) { return has_rows(x) ? x : torch::stable::contiguous(x); }
 
 // Calls body with x itself, or with a contiguous copy that is copied back afterwards.
@@ -51,6 +57,7 @@ int64_t clamped(std::optional<int64_t> variance_size, int64_t hidden) {
   return std::clamp<int64_t>(size < 0 ? size + hidden : size, 0, hidden);
 }
 
+// `weight` is dense, and outlives the result.
 NormArgs norm_args(const Tensor& x, const std::optional<Tensor>& weight, double epsilon,
                    std::optional<int64_t> variance_size) {
   NormArgs args{};
@@ -62,15 +69,16 @@ NormArgs norm_args(const Tensor& x, const std::optional<Tensor>& weight, double 
   args.weight_dtype = checked_dtype(*weight, "weight");
   STD_TORCH_CHECK(args.weight_dtype == args.dtype || args.weight_dtype == Dtype::f32,
                   "`weight` must have x's dtype or float32");
-  STD_TORCH_CHECK(weight->dim() == 1 && weight->size(0) == args.hidden && weight->is_contiguous(),
-                  "`weight` must be a dense vector of ", args.hidden, " elements");
+  STD_TORCH_CHECK(weight->dim() == 1 && weight->size(0) == args.hidden,
+                  "`weight` must be a vector of ", args.hidden, " elements");
   args.weight = weight->data_ptr();
   return args;
 }
 
 Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, double epsilon,
                 std::optional<int64_t> variance_size) {
-  NormArgs args = norm_args(x, weight, epsilon, variance_size);
+  const std::optional<Tensor> dense_weight = dense(weight);
+  NormArgs args = norm_args(x, dense_weight, epsilon, variance_size);
   const Tensor source = with_rows(x);
   Tensor out = empty_rows(x, args.hidden);
   args.x = rows_of(source);
@@ -82,7 +90,8 @@ Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, double eps
 void fused_add_rms_norm(const Tensor& x, const Tensor& residual,
                         const std::optional<Tensor>& weight, double epsilon,
                         std::optional<int64_t> variance_size) {
-  NormArgs args = norm_args(x, weight, epsilon, variance_size);
+  const std::optional<Tensor> dense_weight = dense(weight);
+  NormArgs args = norm_args(x, dense_weight, epsilon, variance_size);
   STD_TORCH_CHECK(checked_dtype(residual, "residual") == args.dtype && has_same_shape(x, residual),
                   "`x` and `residual` must have the same dtype and shape");
   with_writable_rows(x, "x", [&](const Tensor& x_rows) {
@@ -144,16 +153,17 @@ void rotary_embedding(const Tensor& query, const Tensor& key, const Tensor& posi
   const int64_t num_tokens = query.size(0);
   STD_TORCH_CHECK(checked_dtype(key, "key") == args.dtype && key.size(0) == num_tokens,
                   "`query` and `key` must have the same dtype and as many tokens");
-  STD_TORCH_CHECK(checked_dtype(cos_sin_cache, "cos_sin_cache") == Dtype::f32 &&
-                      cos_sin_cache.dim() == 2 && cos_sin_cache.is_contiguous(),
-                  "`cos_sin_cache` must be a contiguous float32 matrix");
+  STD_TORCH_CHECK(
+      checked_dtype(cos_sin_cache, "cos_sin_cache") == Dtype::f32 && cos_sin_cache.dim() == 2,
+      "`cos_sin_cache` must be a float32 matrix");
+  const Tensor table = dense(cos_sin_cache);
   const int64_t rotated = cos_sin_cache.size(1);
   STD_TORCH_CHECK(rotated % 2 == 0 && rotated <= head_size, "`cos_sin_cache` has ", rotated,
                   " columns: not an even number of at most `head_size` ", head_size);
   check_positions(positions, num_tokens, cos_sin_cache.size(0));
   args.half = rotated / 2;
   args.is_neox = is_neox;
-  args.cos_sin = static_cast<const float*>(cos_sin_cache.data_ptr());
+  args.cos_sin = static_cast<const float*>(table.data_ptr());
   args.positions = static_cast<const int64_t*>(positions.data_ptr());
   args.position_stride = positions.stride(0);
   with_writable_rows(query, "query", [&](const Tensor& query_rows) {

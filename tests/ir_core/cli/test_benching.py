@@ -27,7 +27,7 @@ def _scale(*cases: Workload) -> "object":
 
 
 def test_measurement_relates_bytes_to_the_bandwidth_and_keeps_reasons() -> None:
-    op = _scale(Workload("big", "bench", {"num_tokens": 100}, bench=True))
+    op = _scale(Workload("big", "bench", {"num_tokens": 100}, bench=True, moves_all_bytes=True))
     native, far = measure(op, torch.float32, None, 0.0, bandwidth=2.0)  # type: ignore[arg-type]
     assert (native.workload, native.provider) == ("big", "native")
     assert native.microseconds is not None
@@ -37,6 +37,14 @@ def test_measurement_relates_bytes_to_the_bandwidth_and_keeps_reasons() -> None:
     assert native.share_of_bandwidth == pytest.approx(native.gigabytes_per_second / 2)
     assert (far.microseconds, far.reason) == (None, "no such device")
     assert "no such device" in far.to_text()
+
+
+def test_bytes_are_not_related_to_the_time_of_what_they_do_not_bound() -> None:
+    op = _scale(Workload("small", "bench", {"num_tokens": 2}, bench=True))
+    native, _ = measure(op, torch.float32, None, 0.0, bandwidth=2.0)  # type: ignore[arg-type]
+    assert native.microseconds is not None
+    assert (native.gigabytes_per_second, native.share_of_bandwidth) == (None, None)
+    assert native.to_text().split()[-3:] == ["us", "-", "-"]
 
 
 def test_unmarked_workloads_are_timed_where_none_is_marked() -> None:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import ir_core as ir
 from ir_core.cli import main
@@ -42,6 +43,14 @@ def test_failure_is_exit_code_1_and_data_says_where(
     data = json.loads(capsys.readouterr().out)
     assert data["totals"]["failed"] == 1
     assert data["findings"][0]["detail"] == "worst at [0]"
+
+
+@pytest.mark.skipif(torch.version.hip is not None, reason="a ROCm machine")
+def test_run_that_checks_nothing_is_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "rms_norm", "--provider", "aiter"]) == 3
+    said = capsys.readouterr()
+    assert "unavailable: needs a ROCm GPU" in said.out
+    assert "nothing was checked" in said.err
 
 
 _SCRIPT = """

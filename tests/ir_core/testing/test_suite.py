@@ -138,6 +138,25 @@ def test_output_of_the_wrong_dtype_fails() -> None:
     assert {each.dtype for each in report.failures} == {"bfloat16", "float16"}
 
 
+def test_native_that_leaks_another_dtype_fails() -> None:
+    registry = testing.fresh_registry()
+
+    @registry.register_op
+    def leaking(x: Tensor) -> Tensor:
+        return x.float() * 2
+
+    leaking.register_input_generator(
+        lambda num_tokens, dtype: (torch.ones(num_tokens, 3).to(dtype),)
+    )
+    checks = [CHECKS["gives-the-activation-dtype"]]
+    report = testing.check([leaking], checks=checks)
+    assert {each.dtype for each in report.failures} == {"bfloat16", "float16"}
+    assert "output 0 is torch.float32, `x` is torch.bfloat16" in report.failures[0].detail
+    # An op that says so in a fake of its own may.
+    leaking.register_fake(lambda x: x.new_empty(x.shape, dtype=torch.float32))
+    assert not testing.check([leaking], checks=checks).findings
+
+
 def test_output_with_other_strides_than_the_fake_fails() -> None:
     def fast(x: Tensor, x_other: Tensor, factor: Tensor | None, power: float = 2.0) -> Pair:
         first, second = _right(x, x_other, factor, power)
@@ -156,15 +175,51 @@ def test_implementation_that_ignores_strides_fails() -> None:
     assert _failed_checks(report) == {"reads-strides"}
 
 
+def test_in_place_implementation_that_ignores_strides_fails() -> None:
+    def fast(x: Tensor, x_other: Tensor, factor: Tensor | None, power: float = 2.0) -> Pair:
+        packed = torch.as_strided(x, x.shape, (x.shape[1], 1), x.storage_offset())
+        first, second = _right(packed, x_other, factor, power)
+        return x.copy_(first), x_other.copy_(second)
+
+    _, report = _check(fast, "donates-without-a-trace", "reads-strides", inplace=True)
+    assert _failed_checks(report) == {"reads-strides"}
+    assert "of strided inputs differs from that of dense ones" in report.failures[0].detail
+
+
+def test_implementation_that_writes_beside_its_arguments_fails() -> None:
+    def fast(x: Tensor, x_other: Tensor, factor: Tensor | None, power: float = 2.0) -> Pair:
+        first, second = _right(x, x_other, factor, power)
+        # Whole rows, from the first element of the first to the last of the last.
+        length = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True)) + 1
+        if x.numel():
+            x.as_strided((length,), (1,)).zero_()
+        return x.copy_(first), x_other.copy_(second)
+
+    _, report = _check(fast, "donates-without-a-trace", "reads-strides", inplace=True)
+    assert _failed_checks(report) == {"reads-strides"}
+    assert "writes beside `x`" in report.failures[0].detail
+
+
+def test_implementation_that_ignores_the_strides_of_a_weight_fails() -> None:
+    def fast(x: Tensor, x_other: Tensor, factor: Tensor | None, power: float = 2.0) -> Pair:
+        if factor is not None:
+            factor = torch.as_strided(factor, factor.shape, (1,), factor.storage_offset())
+        return _right(x, x_other, factor, power)
+
+    _, report = _check(fast, "matches-native", "reads-strides")
+    assert _failed_checks(report) == {"reads-strides"}
+
+
 def test_predicate_that_refuses_strides_is_reported_as_rejected() -> None:
     def dense(x, x_other, factor, power=2.0):  # type: ignore[no-untyped-def]
-        return x.is_contiguous() or "x is not contiguous"
+        return factor is None or factor.stride(0) == 1 or "the factor has gaps"
 
     _, report = _check(_right, "reads-strides", "matches-native", supports_args=dense)
     assert not report.failures
-    outcomes = {each.check: each.outcome for each in report.findings}
-    assert outcomes == {"reads-strides": Outcome.REJECTED, "matches-native": Outcome.PASSED}
-    assert "x is not contiguous" in report.to_text()
+    rejected = [each for each in report.findings if each.outcome is Outcome.REJECTED]
+    assert {each.check for each in rejected} == {"reads-strides"}
+    assert {each.detail for each in rejected} == {"the factor has gaps"}
+    assert "the factor has gaps" in report.to_text()
 
 
 def test_implementation_that_swallows_nan_fails() -> None:
@@ -186,6 +241,51 @@ def test_claimed_batch_invariance_that_does_not_hold_fails() -> None:
     assert "it claims to be batch-invariant" in report.failures[0].detail
     _, unclaimed = _check(fast, "keeps-rows-apart")
     assert not unclaimed.findings
+
+
+def test_row_that_depends_on_its_thread_fails() -> None:
+    def fast(x: Tensor, x_other: Tensor, factor: Tensor | None, power: float = 2.0) -> Pair:
+        first, second = _right(x, x_other, factor, power)
+        if torch.get_num_threads() > 1 and x.numel() > 2 * 32768:
+            first[len(first) // 2 :] *= 1.01
+        return first, second
+
+    _, report = _check(fast, "keeps-threads-apart", batch_invariant=True)
+    assert "it claims to be batch-invariant" in report.failures[0].detail
+
+
+def test_number_of_threads_is_restored() -> None:
+    before = torch.get_num_threads()
+    _check(_right, "keeps-threads-apart", batch_invariant=True)
+    assert torch.get_num_threads() == before
+
+
+def test_checks_that_do_not_run_on_every_case_see_a_batch_in_two_dtypes() -> None:
+    _, report = _check(_right, "compiles-to-the-same", "passes-on-non-finite")
+    made = {(each.check, each.workload, each.dtype) for each in report.findings}
+    assert {each for each in made if each[0] == "compiles-to-the-same"} == {
+        ("compiles-to-the-same", "odd-count", "float32"),
+        ("compiles-to-the-same", "odd-count", "bfloat16"),
+    }
+    # A single row, or none, would have nothing odd in it.
+    assert {each[1] for each in made if each[0] == "passes-on-non-finite"} == {
+        "odd-count",
+        "wide",
+        "no-factor",
+    }
+
+
+def test_number_of_tokens_is_a_symbol_when_compiled() -> None:
+    op, counts = scaled_add(), set[type]()
+
+    @op.register_fake
+    def _fake(x: Tensor, x_other: Tensor, factor: Tensor | None, power: float = 2.0) -> Pair:
+        counts.add(type(x.shape[0]))
+        return torch.empty_like(x), torch.empty_like(x)
+
+    report = testing.check([op], checks=[CHECKS["compiles-to-the-same"]])
+    assert report.ok, report.to_text()
+    assert torch.SymInt in counts
 
 
 def test_predicate_that_reads_the_batch_fails_with_its_place() -> None:

@@ -45,6 +45,10 @@ def test_help_is_found_wherever_it_stands(capsys: Captured, argv: list[str]):
     assert "--max-num-seqs" in help_of(capsys, *argv)
 
 
+def test_help_shows_that_a_format_is_joined_to_its_option(capsys: Captured):
+    assert "--print-config[=text|json]" in help_of(capsys, "--help")
+
+
 def test_help_marks_what_is_not_available_yet(capsys: Captured):
     assert "not available yet" in help_of(capsys, "--help=tp")
     assert "not available yet" not in help_of(capsys, "--help=port")
@@ -73,9 +77,9 @@ def test_serve_is_the_default_command(capsys: Captured, prefix: list[str]):
 
 
 def test_tokens_reach_the_settings_as_they_are(capsys: Captured):
-    text = help_of(capsys, "--print-config", "--root-path=--x", "--", "-m")
+    text = help_of(capsys, "--print-config", "--chat-template=--x", "--", "-m")
     assert 'model: "-m" ' in text
-    assert 'root_path: "--x" ' in text
+    assert 'chat_template: "--x" ' in text
 
 
 @pytest.mark.parametrize("name", ["colect-env", "sevre", "collect_env"])

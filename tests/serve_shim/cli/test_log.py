@@ -66,3 +66,10 @@ def test_records_of_others_are_left_alone():
     configure_logging("DEBUG", "text", stream)
     logging.getLogger("somebody.else").error("not ours")
     assert stream.getvalue() == ""
+
+
+def test_the_access_log_is_one_of_ours():
+    stream = io.StringIO()
+    configure_logging("INFO", "text", stream)
+    logging.getLogger("serve_shim.access").warning("POST /v1/completions 500")
+    assert "[serve_shim.access:" in stream.getvalue()

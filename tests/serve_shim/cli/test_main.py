@@ -5,6 +5,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -105,3 +106,12 @@ def test_a_defect_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("serve_shim.cli.run", fail)
     with pytest.raises(RuntimeError, match="ours"):
         program.main()
+
+
+def test_an_interrupt_during_imports_is_no_traceback(monkeypatch: pytest.MonkeyPatch):
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "serve_shim.cli", Interrupted("serve_shim.cli"))
+    assert program.main() == 130

@@ -80,3 +80,26 @@ print(faults_of_a_second_block())
         for mode in ("keep", "as it is")
     ]
     assert counts[0] < 16 <= counts[1]
+
+
+def test_the_limit_of_open_files_is_raised_for_connections():
+    code = """
+import resource
+from serve_shim.startup import raise_file_limit
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+raise_file_limit()
+soft, unchanged = resource.getrlimit(resource.RLIMIT_NOFILE)
+print(soft > 64 or hard == 64, soft <= 65536, unchanged == hard)
+raise_file_limit()
+print(resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard))
+"""
+    text = subprocess.check_output([sys.executable, "-c", code], timeout=60, text=True)
+    assert text.split() == ["True"] * 4
+
+
+def test_the_limit_of_open_files_is_raised_with_the_rest(monkeypatch: pytest.MonkeyPatch):
+    raised: list[bool] = []
+    monkeypatch.setattr("serve_shim.startup.raise_file_limit", lambda: raised.append(True))
+    prepare()
+    assert raised == [True]

@@ -221,6 +221,22 @@ async def test_dead_engine_fails_all_in_flight_and_all_that_come() -> None:
     assert sink.reasons == ["error"] * 3
 
 
+async def test_consumers_are_told_although_the_sink_fails() -> None:
+    class Broken(Outcomes):
+        def on_request_finished(self, stats: RequestStats) -> None:
+            super().on_request_finished(stats)
+            raise OSError("disk full")
+
+    model, sink = Slow(), Broken()
+    async with serving(model, sink) as engine:
+        streams = [engine.generate(str(n), [5], greedy(max_tokens=1)) for n in range(3)]
+        model.gate.set()
+        for stream in streams:
+            with pytest.raises(EngineDeadError, match="disk full"):
+                await collect(stream)
+        await until(lambda: sink.reasons[1:] == ["error"] * 3)
+
+
 async def test_shutdown_fails_what_is_in_flight_and_refuses_the_rest() -> None:
     sink = Outcomes()
     async with serving(sink=sink, max_model_len=4096, num_blocks=2048) as engine:

@@ -1,8 +1,10 @@
 import asyncio
+import json
 import logging
 from pathlib import Path
 
 import pytest
+from pydantic import ByteSize
 from tiny_checkpoints import make_model
 
 from serve_shim.engine.build import build_engine
@@ -78,6 +80,38 @@ def test_context_beyond_the_models_positions_is_refused(directory: Path) -> None
         build_engine(Settings(model=str(directory), max_model_len=129), StartupStatus())
 
 
+def test_context_of_a_yarn_model_is_the_extended_one(tmp_path: Path) -> None:
+    rope = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32}
+    make_model("llama").save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**config, "rope_parameters": rope}), encoding="utf-8")
+    engine = build_engine(small(tmp_path), StartupStatus())
+    try:
+        assert engine.max_model_len == 256
+    finally:
+        asyncio.run(engine.shutdown())
+    with pytest.raises(SettingsError, match=r"`max_model_len` \(257\).*at most 256"):
+        build_engine(small(tmp_path, max_model_len=257), StartupStatus())
+
+
+@pytest.mark.parametrize(
+    "cache", [CacheConfig(num_blocks=10**9), CacheConfig(kv_cache_memory_bytes=ByteSize(2**50))]
+)
+def test_cache_beyond_the_memory_is_refused(directory: Path, cache: CacheConfig) -> None:
+    bounds = SchedulerConfig(max_num_seqs=10**9, max_num_batched_tokens=10**9)
+    with pytest.raises(SettingsError, match=r"bytes, but only \d+ are available; lower"):
+        build_engine(Settings(model=str(directory), cache=cache, scheduler=bounds), StartupStatus())
+
+
+def test_sampling_defaults_that_no_request_could_use_are_refused(tmp_path: Path) -> None:
+    make_model("llama").save_pretrained(tmp_path)
+    path = tmp_path / "generation_config.json"
+    path.write_text(json.dumps({"repetition_penalty": 0.001}), encoding="utf-8")
+    with pytest.raises(ModelLoadError, match=r"sampling defaults of .*repetition_penalty"):
+        build_engine(small(tmp_path), StartupStatus())
+
+
 def test_missing_model_fails_in_the_load_phase(tmp_path: Path) -> None:
     status = StartupStatus()
     with pytest.raises(ModelLoadError):
@@ -85,10 +119,11 @@ def test_missing_model_fails_in_the_load_phase(tmp_path: Path) -> None:
     assert status.phase is Phase.LOAD
 
 
-def test_scheduler_bounds_reach_the_engine(directory: Path) -> None:
-    engine = build_engine(small(directory), StartupStatus())
+def test_bounds_reach_the_engine(directory: Path) -> None:
+    engine = build_engine(small(directory, watchdog_timeout=7.5), StartupStatus())
     try:
         assert engine._parts.config.max_num_seqs == 4
         assert engine._parts.config.max_queue == 1
+        assert engine._parts.config.watchdog_timeout_s == 7.5
     finally:
         asyncio.run(engine.shutdown())

@@ -188,7 +188,18 @@ def test_abort_frees_everything_at_any_time() -> None:
     assert generated(parts, [5, 6], max_tokens=4) == ToyModel().greedy([5, 6], 4)
 
 
-@pytest.mark.parametrize("params", [{}, {"temperature": 1.0, "seed": 1}, {"n": 3}, {"logprobs": 2}])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"temperature": 1.0, "seed": 1},
+        {"temperature": 1.0, "top_p": 0.9},
+        {"temperature": 1.0, "top_k": 5},
+        {"temperature": 1.0, "min_p": 0.1, "top_p": 0.9},
+        {"n": 3},
+        {"logprobs": 2},
+    ],
+)
 def test_request_with_nan_logits_fails_alone(params: dict[str, object]) -> None:
     model = ToyModel()
     parts = toy_parts(model)

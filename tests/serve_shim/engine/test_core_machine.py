@@ -3,7 +3,7 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
-from toy_engine import Outcome, ToyModel, run, step, submit, toy_parts
+from toy_engine import POISON, Outcome, ToyModel, run, step, submit, toy_parts
 
 from serve_shim.engine.request import Request
 
@@ -33,10 +33,21 @@ class EngineMachine(RuleBasedStateMachine):
         self.expected[request] = self.model.greedy(prompt, max_tokens)
         return request
 
+    @rule(
+        target=requests,
+        cuts=st.sampled_from([{}, {"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1, "top_p": 0.9}]),
+        temperature=st.sampled_from([0.0, 1.0]),
+    )
+    def add_poison(self, cuts: dict[str, float], temperature: float) -> Request:
+        request = submit(self.parts, [5, POISON], temperature=temperature, **cuts)
+        self.expected[request] = []
+        return request
+
     @rule(request=requests)
     def abort(self, request: Request) -> None:
         self.parts.core.abort(request)
-        if not self.outcomes.setdefault(request, Outcome()).is_finished:
+        outcome = self.outcomes.setdefault(request, Outcome())
+        if not (outcome.is_finished or outcome.errors):
             del self.expected[request]
             self.outcomes[request].is_finished = True
 
@@ -54,6 +65,7 @@ class EngineMachine(RuleBasedStateMachine):
         stats = self.parts.core.stats()
         assert stats.num_free_blocks == stats.num_blocks
         for request, tokens in self.expected.items():
+            assert len(self.outcomes[request].errors) == (POISON in request.prompt_ids)
             for index in range(request.params.n):
                 assert self.outcomes[request].tokens(index) == tokens
 

@@ -1,7 +1,12 @@
 import pytest
 import torch
 
-from serve_shim.engine.kv_cache import CacheLayout, allocate_caches, choose_num_blocks
+from serve_shim.engine.kv_cache import (
+    CacheLayout,
+    allocate_caches,
+    check_size,
+    choose_num_blocks,
+)
 from serve_shim.errors import SettingsError
 
 LAYOUT = CacheLayout(num_layers=3, num_kv_heads=2, head_dim=8, block_size=4, dtype=torch.bfloat16)
@@ -46,6 +51,19 @@ def test_given_bound_is_kept() -> None:
 def test_bound_below_one_block_is_refused() -> None:
     with pytest.raises(SettingsError, match="`kv_cache_memory_bytes`"):
         choose(BIG, memory_bytes=10)
+
+
+def test_cache_must_fit_into_the_memory() -> None:
+    size = LAYOUT.bytes_per_block
+    check_size(LAYOUT, 5, 5 * size)
+    with pytest.raises(SettingsError, match=f"take {5 * size} bytes.*{5 * size - 1}.* at most 4"):
+        check_size(LAYOUT, 5, 5 * size - 1)
+
+
+@pytest.mark.parametrize("num_blocks", [2**40, 2**60])
+def test_memory_that_the_system_refuses_is_a_setting_error(num_blocks: int) -> None:
+    with pytest.raises(SettingsError, match=r"cannot be allocated .*lower `num_blocks`"):
+        allocate_caches(BIG, num_blocks)
 
 
 def test_caches_are_zero_writable_and_separate() -> None:

@@ -7,9 +7,7 @@ from serve_shim.engine.output import TokenLogprobs
 PROMPT = [5, 9, 14, 33, 2, 8, 41, 7, 7, 20, 3]
 
 
-def score(
-    prompt: list[int] = PROMPT, num_top: int = 2, *, budget: int = 32
-) -> tuple[ToyModel, Outcome]:
+def score(prompt: list[int] = PROMPT, *, budget: int = 32) -> tuple[ToyModel, Outcome]:
     model = ToyModel()
     parts = toy_parts(model, max_num_batched_tokens=budget)
     request = submit(parts, prompt, prompt_logprobs=2, max_tokens=1)

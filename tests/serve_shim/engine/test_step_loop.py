@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 from toy_engine import ToyModel, toy_parts
 
+from serve_shim.engine.core import EngineCore
 from serve_shim.engine.delivery import Delivery
 from serve_shim.engine.parts import EngineParts
 from serve_shim.engine.request import Request
@@ -111,6 +112,22 @@ def test_request_that_is_aborted_before_it_starts_never_runs() -> None:
         model.gate.set()
         until(lambda: first.is_closed and second.is_closed)
         assert model.num_computed == 1
+
+
+def test_order_made_on_the_loops_own_thread_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a forgotten stream's finaliser does, right before the loop goes to sleep."""
+    rig, requests = Rig(toy_parts()), list[Request]()
+
+    def has_work(core: EngineCore) -> bool:
+        found = core._scheduler.has_work
+        if not requests and threading.current_thread().name == "engine-step-loop":
+            requests.append(rig.submit([5], max_tokens=1))
+        return found
+
+    monkeypatch.setattr(EngineCore, "has_work", property(has_work))
+    rig.loop.start()
+    until(lambda: bool(requests) and requests[0].is_closed)
+    assert rig.loop.stop(DEADLINE_S)
 
 
 def test_failure_ends_the_loop_and_says_why() -> None:

@@ -66,7 +66,9 @@ def write(tmp_path: Path) -> Write:
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    if isinstance(value, str):
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, str):
         writer.add_string(key, value)
     elif isinstance(value, float):
         writer.add_float32(key, value)
@@ -102,8 +104,28 @@ def test_rope_scaling_is_read(write: Write) -> None:
     assert scaling.attention_factor == pytest.approx(1.1386294)
     linear = {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}
     assert GgufCheckpoint(write(metadata=linear)).config.rope.scaling == LinearScaling(2.0)
+    for untyped in (
+        {"rope.scaling.factor": 2.0},
+        {"rope.scale_linear": 2.0},
+        {"rope.scaling.factor": 2.0, "rope.scale_linear": 3.0},
+    ):
+        assert GgufCheckpoint(write(metadata=untyped)).config.rope.scaling == LinearScaling(2.0)
+    off = {"rope.scaling.type": "none", "rope.scaling.factor": 2.0}
+    assert GgufCheckpoint(write(metadata=off)).config.rope.scaling is None
     factors = GgufCheckpoint(write(tensors={"rope_freqs.weight": (4,)})).config.rope.scaling
     assert factors == FrequencyFactors((1.0, 1.0, 1.0, 1.0))
+
+
+def test_keys_that_change_nothing_are_accepted(write: Write) -> None:
+    neutral = {
+        "attention.causal": True,
+        "attention.clamp_kqv": 0.0,
+        "rope.scaling.yarn_beta_fast": 32.0,
+        "rope.scaling.finetuned": False,
+        "tensor_data_layout": "any",
+    }
+    plain = GgufCheckpoint(write()).config
+    assert GgufCheckpoint(write(metadata=neutral)).config == plain
 
 
 def test_window_and_separate_output_are_read(write: Write) -> None:
@@ -123,6 +145,20 @@ def test_window_and_separate_output_are_read(write: Write) -> None:
         ("llama", {"block_count": 10**6}, {}, r"`block_count` is 1000000; expected 1..4096"),
         ("llama", {"expert_count": 8}, {}, "`expert_count` is 8; this changes the model's maths"),
         ("llama", {"attn_logit_softcapping": 50.0}, {}, "`attn_logit_softcapping` is 50.0"),
+        ("llama", {"attention.scale": 0.5}, {}, "`attention.scale` is 0.5; this changes"),
+        ("llama", {"attention.clamp_kqv": 8.0}, {}, "`attention.clamp_kqv` is 8.0; this changes"),
+        ("llama", {"attention.causal": False}, {}, "`attention.causal` is False; this changes"),
+        ("llama", {"embedding_scale": 12.0}, {}, "`embedding_scale` is 12.0; this changes"),
+        ("llama", {"residual_scale": 0.5}, {}, "`residual_scale` is 0.5; this changes"),
+        ("llama", {"rope.scaling.yarn_beta_fast": 8.0}, {}, "`rope.scaling.yarn_beta_fast` is 8.0"),
+        ("llama", {"rope.scaling.yarn_log_multiplier": 0.1}, {}, "`.*yarn_log_mult.* unknown"),
+        ("llama", {"swin_norm": True}, {}, "`swin_norm` is True; unknown"),
+        (
+            "llama",
+            {"rope.scaling.factor": 8.0},
+            {"rope_freqs.weight": (4,)},
+            "both `rope.scaling` and the tensor `rope_freqs.weight`",
+        ),
         ("llama", {"rope.scaling.type": "longrope", "rope.scaling.factor": 2.0}, {}, "longrope"),
         ("llama", {"rope.scaling.type": "linear"}, {}, "`rope.scaling.factor` is missing"),
         ("llama", {"rope.dimension_count": 4}, {}, "partial rotary; expected 8"),

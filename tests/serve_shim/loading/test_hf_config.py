@@ -99,6 +99,24 @@ def test_rope_scaling_variants(rope: dict[str, Any], expected: object) -> None:
     assert _read(rope_scaling=rope).rope.scaling == expected
 
 
+_YARN = {"factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
+def test_theta_may_stand_beside_the_scaling_or_in_it(key: str) -> None:
+    scaling = {"rope_type": "yarn", **_YARN}
+    assert _read(**{key: scaling}).rope.theta == 5000.0
+    assert _read(**{key: {**scaling, "rope_theta": 7000.0}}).rope.theta == 7000.0
+
+
+def test_keys_of_both_generations_may_say_the_same() -> None:
+    config = _read(
+        rope_parameters={"rope_type": "yarn", "rope_theta": 5000.0, **_YARN},
+        rope_scaling={"type": "yarn", "finetuned": True, **_YARN},
+    )
+    assert isinstance(config.rope.scaling, YarnScaling)
+
+
 def test_mistral_window_covers_every_layer() -> None:
     config = _read(architectures=["MistralForCausalLM"], sliding_window=9)
     assert [config.window_of(layer) for layer in range(3)] == [9, 9, 9]
@@ -161,7 +179,18 @@ def test_llama_ignores_a_window_as_its_reference_does() -> None:
         ({"rope_scaling": "x"}, "`rope_scaling` is 'x'; expected an object"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, "'dynamic'; supported are"),
         ({"rope_scaling": {"rope_type": "linear"}}, "`rope_scaling`: `factor` is missing"),
-        ({"rope_parameters": {"full_attention": {}, "rope_type": 3}}, "`rope_type` is 3; expected"),
+        ({"rope_parameters": {"rope_type": 3}}, "`rope_type` is 3; expected"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "`full_attention` is"),
+        ({"rope_parameters": {"rope_theta": {"full_attention": 1e6}}}, "`rope_theta` is {'full"),
+        ({"rope_scaling": {"mrope_section": [16, 24, 24]}}, "`mrope_section`.*rotary positions"),
+        (
+            {
+                "rope_parameters": {"rope_type": "default"},
+                "rope_scaling": {"type": "yarn", **_YARN},
+            },
+            "`rope_scaling` is .*; contradicts `rope_parameters`",
+        ),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 1e300}}, "yarn reaches .* positions"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial rotary is not supported"),
         (
             {

@@ -1,11 +1,13 @@
 """One commit for every file, cached snapshots offline, and a quick, useful failure."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from huggingface_hub.utils import filter_repo_objects
 
 from serve_shim.errors import ModelLoadError
-from serve_shim.loading.hub import fetch_snapshot
+from serve_shim.loading.hub import _HuggingFaceHub, fetch_snapshot
 
 
 class _Hub:
@@ -62,3 +64,30 @@ def test_real_client_gives_up_within_seconds(
     monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path), raising=False)
     with pytest.raises(ModelLoadError, match="nothing is cached"):
         fetch_snapshot("owner/no-such-model", None)
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_real_client_fetches_one_copy_of_the_weights(
+    monkeypatch: pytest.MonkeyPatch, offline: bool
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def download(name: str, **options: Any) -> str:
+        asked.update(options)
+        return name
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert _HuggingFaceHub().snapshot("owner/model", "v1", offline=offline) == "owner/model"
+    assert (asked["revision"], asked["local_files_only"]) == ("v1", offline)
+    files = [
+        "config.json",
+        "chat_template.jinja",
+        "model-00001-of-00002.safetensors",
+        "consolidated.safetensors",
+        "consolidated.00.safetensors",
+        "original/params.json",
+        "onnx/model.safetensors",
+        "pytorch_model.bin",
+    ]
+    patterns = {key: asked[key] for key in ("allow_patterns", "ignore_patterns")}
+    assert list(filter_repo_objects(files, **patterns)) == files[:3]

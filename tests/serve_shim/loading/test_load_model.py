@@ -5,9 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from one_sequence import OneSequence
 from tiny_checkpoints import make_model
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from serve_shim.errors import ModelLoadError, TokenizerError
 from serve_shim.loading import LoadedModel, load_model
@@ -99,6 +103,31 @@ def test_tokenizer_can_come_from_elsewhere(tiny: str, embedded: LoadedModel) -> 
         load_model(tiny, tokenizer=tiny)
 
 
+def _with_end_of_turn(directory: str, eos_token_id: int | list[int] | None, letter: str) -> None:
+    """Add a tokenizer that ends with `letter`, whose id is its place, and an id to the config."""
+    vocab = {chr(ord("a") + place): place for place in range(26)} | {"<far>": 96}
+    tokenizer = tokenizers.Tokenizer(BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.decoder = ByteLevelDecoder()  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.save(f"{directory}/tokenizer.json")
+    for name, values in (
+        ("tokenizer_config.json", {"eos_token": letter}),
+        ("generation_config.json", {"eos_token_id": eos_token_id}),
+    ):
+        Path(directory, name).write_text(json.dumps(values), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("configured", "letter", "expected"),
+    [(2, "h", (2, 7)), ([2, 7], "h", (2, 7)), (None, "h", (2, 7)), (5, "<far>", (5,))],
+)
+def test_completions_end_at_the_ids_of_config_and_tokenizer(
+    tiny: str, configured: int | list[int] | None, letter: str, expected: tuple[int, ...]
+) -> None:
+    _with_end_of_turn(tiny, configured, letter)
+    assert load_model(tiny).generation.eos_ids == expected
+
+
 def test_chat_template_can_be_a_file(tiny: str, embedded: LoadedModel, tmp_path: Path) -> None:
     path = tmp_path / "mine.jinja"
     path.write_text("{{ messages | length }}", encoding="utf-8")
@@ -120,6 +149,16 @@ def test_rotary_cache_is_shared_and_bounded(tiny: str) -> None:
     caches = [layer.get_submodule("attention").get_buffer("cos_sin") for layer in model.layers]
     assert caches[0].shape == (10, 12)
     assert len({cache.data_ptr() for cache in caches}) == 1
+
+
+def test_rotary_cache_covers_what_yarn_adds(tmp_path: Path) -> None:
+    make_model("llama").save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    rope = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32}
+    config = {**json.loads(path.read_text(encoding="utf-8")), "rope_parameters": rope}
+    path.write_text(json.dumps(config), encoding="utf-8")
+    attention = load_model(str(tmp_path)).model.layers[0].get_submodule("attention")
+    assert attention.get_buffer("cos_sin").shape == (256, 12)
 
 
 def test_tied_embeddings_are_one_parameter(embedded: LoadedModel) -> None:

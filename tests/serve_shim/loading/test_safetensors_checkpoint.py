@@ -141,6 +141,32 @@ def test_index_that_misplaces_a_tensor_is_refused(directory: Path) -> None:
     _refused(directory, "lists `elsewhere` in `model.safetensors`, which does not hold it")
 
 
+def _shard(directory: Path) -> dict[str, str]:
+    """Split the weights into shards and return the index's map."""
+    make_model("llama").save_pretrained(directory, max_shard_size="50KB")
+    (directory / "model.safetensors").unlink(missing_ok=True)
+    index = directory / "model.safetensors.index.json"
+    return json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+
+
+def test_index_that_names_another_shard_is_refused(directory: Path) -> None:
+    files = _shard(directory)
+    right, wrong = files["model.norm.weight"], files["model.layers.0.mlp.up_proj.weight"]
+    assert right != wrong
+    index = {"weight_map": {**files, "model.norm.weight": wrong}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    _refused(directory, f"lists `model.norm.weight` in `{wrong}`, which does not hold it")
+
+
+def test_tensor_in_two_shards_is_refused(directory: Path) -> None:
+    files = _shard(directory)
+    name, first = "model.norm.weight", files["model.norm.weight"]
+    other = next(file for file in files.values() if file != first)
+    tensors = {**load_file(directory / other), name: torch.zeros(48)}
+    save_file(tensors, directory / other)
+    _refused(directory, rf"tensor `{name}` is in `model-\S+` and in `model-\S+` \(1 such")
+
+
 def _entry(dtype: object = "F32", shape: object = (2,), offsets: object = (0, 8)) -> Any:
     return {"w": {"dtype": dtype, "shape": shape, "data_offsets": offsets}}
 

@@ -29,6 +29,14 @@ def test_local_file_and_directory(tmp_path: Path) -> None:
     assert resolve_source(str(tmp_path)) == ModelSource(tmp_path, tmp_path.name, "directory")
 
 
+def test_revision_of_a_local_model_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tiny-q4.gguf"
+    file.touch()
+    for name in (None, str(file), str(tmp_path)):
+        with pytest.raises(ModelLoadError, match=r"`revision` \('v1'\) is for hub names"):
+            resolve_source(name, "v1")
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [

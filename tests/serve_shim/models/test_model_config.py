@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from serve_shim.models import ModelConfig, RopeConfig
+from serve_shim.models.rope import LinearScaling, RopeScaling, YarnScaling
 
 _CONFIG = ModelConfig(
     architecture="LlamaForCausalLM",
@@ -29,6 +30,20 @@ def test_window_applies_to_marked_layers() -> None:
     config = replace(_CONFIG, sliding_window=5, sliding_layers=(False, True))
     assert [config.window_of(layer) for layer in range(2)] == [None, 5]
     assert _CONFIG.window_of(0) is None
+
+
+@pytest.mark.parametrize(
+    ("scaling", "expected"),
+    [
+        (None, 64),
+        (LinearScaling(4.0), 64),
+        (YarnScaling(4.0, 32, 1.0), 128),
+        (YarnScaling(1.5, 32, 1.0), 64),
+    ],
+)
+def test_yarn_extends_the_positions(scaling: RopeScaling | None, expected: int) -> None:
+    config = replace(_CONFIG, rope=RopeConfig(10000.0, scaling))
+    assert config.max_positions == expected
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ from serve_shim.sampling.params import SamplingParams
         ("presence_penalty", 2.1),
         ("frequency_penalty", -2.1),
         ("repetition_penalty", 0.0),
+        ("repetition_penalty", 1e-40),
+        ("repetition_penalty", 0.0099),
         ("repetition_penalty", math.inf),
         ("seed", 2**64),
         ("seed", 1.0),
@@ -74,7 +76,7 @@ def test_params_refuse_a_value_and_name_its_field(name: str, value: object) -> N
         ("max_tokens", None),
         ("max_tokens", 0),
         ("logprobs", 0),
-        ("repetition_penalty", 0.5),
+        ("repetition_penalty", 0.01),
     ],
 )
 def test_params_accept_the_ends_of_their_ranges(name: str, value: object) -> None:

@@ -155,7 +155,18 @@ def test_rows_without_logprobs_have_none_beside_those_with() -> None:
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("params", [GREEDY, SamplingParams(seed=1), SamplingParams(logprobs=1)])
+@pytest.mark.parametrize(
+    "params",
+    [
+        GREEDY,
+        SamplingParams(seed=1),
+        SamplingParams(logprobs=1),
+        SamplingParams(seed=1, top_p=0.9),
+        SamplingParams(seed=1, top_k=5),
+        SamplingParams(seed=1, min_p=0.1),
+        SamplingParams(seed=1, min_p=0.1, top_p=0.9),
+    ],
+)
 def test_unusable_row_fails_alone(bad: float, params: SamplingParams) -> None:
     logits = random_logits(3)
     healthy = sample(logits, [params] * 3)

@@ -43,6 +43,18 @@ def test_cuts_keep_exactly_these_tokens(cuts: dict[str, float], expected: set[in
     assert kept(WEIGHTS, **cuts) == expected  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.parametrize("bad", [[np.nan] * 5, [0.1, np.nan, 0.2], [0.0] * 5])
+@pytest.mark.parametrize(
+    "cuts", [{"top_p": 0.9}, {"top_k": 2}, {"min_p": 0.1}, {"min_p": 0.1, "top_k": 1, "top_p": 0.9}]
+)
+def test_row_without_a_largest_weight_is_left_as_it_is(
+    bad: list[float], cuts: dict[str, float]
+) -> None:
+    row = np.array(bad, np.float32)
+    truncate(row, **{"min_p": 0.0, "top_k": 0, "top_p": 1.0, **cuts})  # pyright: ignore[reportArgumentType]
+    np.testing.assert_array_equal(row, np.array(bad, np.float32))
+
+
 def test_cuts_do_not_depend_on_the_scale_of_the_weights() -> None:
     scaled = [weight * 1000.0 for weight in WEIGHTS]
     assert kept(scaled, min_p=0.5) == kept(WEIGHTS, min_p=0.5)

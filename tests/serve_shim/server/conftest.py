@@ -57,7 +57,9 @@ def running_server() -> Iterator[ServerProcess]:
         yield server
 
 
-class _Records(logging.Handler):
+class Records(logging.Handler):
+    """Keeps what it is given."""
+
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.records: list[logging.LogRecord] = []
@@ -69,7 +71,7 @@ class _Records(logging.Handler):
 @pytest.fixture
 def server_log() -> Iterator[list[logging.LogRecord]]:
     """What the server's modules log, whether or not their records reach the root logger."""
-    logger, handler = logging.getLogger("serve_shim.server"), _Records()
+    logger, handler = logging.getLogger("serve_shim.server"), Records()
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)

@@ -162,3 +162,14 @@ def test_a_preflight_needs_no_key_where_cors_is_on(make_client: Callable[..., Cl
 def test_cors_is_off_by_default(client: Client) -> None:
     reply = client.get("/v1/models", headers={"origin": "https://app"})
     assert "access-control-allow-origin" not in reply.headers
+
+
+@pytest.mark.parametrize(("is_public", "status"), [(True, 200), (False, 401)])
+def test_metrics_are_public_unless_the_setting_closes_them(
+    make_client: Callable[..., Client], is_public: bool, status: int
+) -> None:
+    settings = Settings(model="fake", metrics_public=is_public)
+    client = make_client(Service(settings, StartupStatus()), api_keys=KEYS)
+    assert client.get("/metrics").status == status
+    assert client.get("/metrics", headers={"authorization": f"Bearer {KEYS[0]}"}).status == 200
+    assert client.get("/livez").status == 200

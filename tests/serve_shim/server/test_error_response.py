@@ -5,7 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
-from serve_shim.errors import EngineDeadError, ModelLoadError, RequestError, UnavailableError
+from serve_shim.errors import (
+    EngineDeadError,
+    GenerationError,
+    ModelLoadError,
+    RequestError,
+    UnavailableError,
+)
 from serve_shim.server.error_response import error_body, error_status
 from serve_shim.server.service import Service
 
@@ -57,17 +63,38 @@ def test_an_unexpected_exception_is_500_without_its_words(
     assert reply.error["type"] == "internal_error"
     assert "secret" not in reply.body.decode()
     [record] = [record for record in server_log if record.levelname == "ERROR"]
-    assert record.getMessage() == "Request abc failed."
+    assert record.getMessage().startswith("Request abc failed: ")
     assert record.exc_info is not None
     assert "secret" in str(record.exc_info[1])
 
 
-def test_a_dead_engine_is_500_for_those_in_flight(client: Client, engine: FakeEngine) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_failed_on_purpose_is_logged_too(
+    client: Client, engine: FakeEngine, server_log: list[logging.LogRecord], stream: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise GenerationError("the logits are NaN")
+
+    engine.sink.on_step = refuse  # type: ignore[method-assign]
+    reply = client.post("/v1/completions", {"prompt": "x", "stream": stream})
+    assert b"NaN" not in reply.body
+    assert b"its log has more" in reply.body
+    [record] = [record for record in server_log if record.levelname == "ERROR"]
+    assert "the logits are NaN" in record.getMessage()
+    assert record.exc_info is not None
+
+
+def test_a_dead_engine_is_500_for_those_in_flight(
+    client: Client, engine: FakeEngine, server_log: list[logging.LogRecord]
+) -> None:
     engine.death = "boom at /srv/secret"
     reply = client.post("/v1/completions", {"prompt": "x"})
     assert reply.status == 500
     assert reply.error["code"] == "engine_dead"
     assert "secret" not in reply.body.decode()
+    [record] = [record for record in server_log if record.levelname == "ERROR"]
+    assert "boom" in record.getMessage()
+    assert not record.exc_info
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """One request of several prompts: admitted as a whole, merged, and closed as a whole."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -63,3 +64,23 @@ def test_a_failure_of_one_prompt_fails_the_request() -> None:
         return engine
 
     assert asyncio.run(fail()).running == set()
+
+
+def test_a_single_prompt_is_validated_once() -> None:
+    class CountingEngine(FakeEngine):
+        num_validations = 0
+
+        def validate(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
+            self.num_validations += 1
+            super().validate(prompt_token_ids, params)
+
+    engine = CountingEngine()
+    generate(engine, "r", [Prompt([1])], PARAMS)
+    assert engine.num_validations == 1
+
+
+def test_a_bad_first_prompt_keeps_all_out_of_the_engine() -> None:
+    engine = FakeEngine()
+    with pytest.raises(RequestError):
+        generate(engine, "r", [Prompt([]), Prompt([1])], PARAMS)
+    assert engine.seen == []

@@ -149,3 +149,22 @@ def test_a_dead_engine_fails_everything_and_comes_out() -> None:
         assert (late.status, late.error["code"]) == (503, "engine_dead")
 
     run(scenario())
+
+
+@pytest.mark.parametrize("drain_grace", [0, 30])
+def test_an_engine_that_dies_while_draining_comes_out(drain_grace: float) -> None:
+    async def scenario() -> None:
+        life = Life(slow_engine, drain_grace=drain_grace)
+        engine = await life.ready()
+        engine.gate.clear()
+        stuck = life.client.start("POST", "/v1/completions", {**LONG, "stream": False})
+        await asyncio.sleep(0.02)
+        life.stop.set_result(15)
+        await asyncio.sleep(0.02)
+        engine.death = "no step for 60 s"
+        with pytest.raises(EngineDeadError, match="no step for 60 s"):
+            await life.task
+        assert (await stuck.reply()).status == 500
+        assert engine.is_shut_down
+
+    run(scenario())

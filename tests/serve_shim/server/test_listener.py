@@ -27,7 +27,7 @@ def test_a_taken_port_is_an_error_that_names_it() -> None:
         assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "a..b", "a" * 64])
 def test_an_address_of_another_machine_is_an_error(host: str) -> None:
     with pytest.raises(SettingsError, match=host):
         bind(Settings(host=host, port=0))
@@ -39,7 +39,7 @@ def test_a_stale_unix_socket_is_replaced_and_a_live_one_is_not(tmp_path: Path) -
     assert path.exists()
     with bind(Settings(uds=path)) as bound:
         assert url(bound) == f"unix:{path}"
-        with pytest.raises(AddressInUseError):
+        with pytest.raises(AddressInUseError, match="--uds"):
             bind(Settings(uds=path))
 
 
@@ -60,3 +60,9 @@ def test_ipv6_has_brackets() -> None:
         pytest.skip("no IPv6 loopback")
     with bound:
         assert url(bound).startswith("http://[::1]:")
+
+
+@pytest.mark.parametrize(("name", "words"), [("a" * 200, "path too long"), ("a\0b", "null byte")])
+def test_a_path_that_cannot_be_a_socket_is_an_error(tmp_path: Path, name: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        bind(Settings(uds=tmp_path / name))

@@ -1,5 +1,6 @@
 """The process: socket first, signals, exit codes. Each test owns a real server process."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -12,6 +13,7 @@ import pytest
 
 from serve_shim.errors import AddressInUseError, SettingsError
 from serve_shim.server import run
+from serve_shim.server.run import first_to_end
 from serve_shim.settings.tree import Settings
 
 from .server_process import ServerProcess
@@ -143,3 +145,20 @@ def test_the_death_of_the_engine_ends_the_process_with_5() -> None:
         assert rest[-2]["error"]["code"] == "engine_dead"
         assert server.exit_code(within_s=10) == 5
     assert "killed by a test" in server.log
+
+
+@pytest.mark.parametrize("error", [None, OSError("no more sockets")])
+def test_a_web_server_that_ends_by_itself_ends_the_rest(error: Exception | None) -> None:
+    async def serve() -> None:
+        if error is not None:
+            raise error
+
+    async def scenario() -> None:
+        living = asyncio.create_task(asyncio.sleep(60, 0))
+        serving = asyncio.create_task(serve())
+        with pytest.raises(OSError if error else RuntimeError, match=r"sockets|by itself"):
+            await asyncio.wait_for(first_to_end(living, serving), 20)
+        await asyncio.wait((living,), timeout=20)
+        assert living.cancelled()
+
+    asyncio.run(scenario())

@@ -24,6 +24,34 @@ def test_several_keys_are_a_json_list():
     assert keys('--api-key=["a", "b"]') == ["a", "b"]
 
 
+def test_blanks_around_a_key_are_dropped():
+    assert keys("--api-key= padded ") == ["padded"]
+    assert keys('--api-key=[" a", "b "]') == ["a", "b"]
+    with pytest.raises(SettingsError, match="`api_key` item 1 must not be empty"):
+        keys("--api-key= ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[hunter2",
+        '["hunter2" 1]',
+        '[{"hunter2": 1, "hunter2": 2}]',
+        '[["hunter2"]]',
+        '["hunter2", ""]',
+    ],
+)
+def test_a_list_of_keys_that_is_wrong_is_not_shown(text: str):
+    for argv, environ in (
+        (["--api-key", text], {}),
+        ([f"--api-key={text}"], {}),
+        ([], {"SERVE_SHIM_API_KEY": text}),
+    ):
+        with pytest.raises(SettingsError, match="`api_key`") as error:
+            resolve(argv, environ)
+        assert "hunter2" not in str(error.value)
+
+
 @pytest.mark.parametrize("content", [b"", b"# only a comment\n\n", b"\xff\xfe"])
 def test_a_file_without_a_key_does_not_open_the_server(tmp_path: Path, content: bytes):
     file = tmp_path / "keys"

@@ -130,6 +130,8 @@ def test_order_of_appearance_is_kept():
         (["a", "--model", "b"], "`--model`: is one too many"),
         (["--cors-origins", "a", "b"], "may be MODEL or another item"),
         (["--print-config=yaml"], "wants text or json"),
+        (["--print-config", "json"], "write `--print-config=json`; for a model of this name"),
+        (["--print-config", "text", "m"], "write `--print-config=text`"),
         (["--dry-run=1"], "takes no value"),
         (["--config"], "wants a value"),
     ],
@@ -158,7 +160,10 @@ def test_actions_are_no_settings():
 
 
 def test_print_config_is_text_unless_told():
-    assert from_arguments(ROOT, ["--print-config"]).print_config == "text"
+    for argv in (["--print-config"], ["--print-config", "m"], ["json", "--print-config"]):
+        line = from_arguments(ROOT, argv)
+        assert line.print_config == "text"
+        assert all(isinstance(item, Given) for item in line.given)
 
 
 def test_a_refused_token_is_not_shown_after_a_secret():

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_shim.settings import Settings
+from serve_shim.errors import SettingsError
+from serve_shim.settings import Settings, resolve
 from serve_shim.settings.document import MAX_BYTES, from_file
 from serve_shim.settings.schema import settings_schema
 from serve_shim.settings.source import Given
@@ -74,6 +75,9 @@ def test_a_byte_order_mark_is_skipped(file: Path):
         ("a: b: c", "mapping values are not allowed"),
         ("port: 1\nport: 2\n", "key 'port' stands a second time on line 2"),
         ("scheduler:\n  max_queue: 1\n  max_queue: 2\n", "second time on line 3"),
+        ("max_num_seqs: 8\nmax-num-seqs: 16\n", "serve.yaml:2`: `scheduler.max_num_seqs` stands"),
+        ("max_queue: 8\nscheduler:\n  max-queue: 8\n", "stands a second time; first at `"),
+        ("cc: {mode: 0}\ncompilation_config: {mode: 0}\n", "serve.yaml:2`: `compilation_config.m"),
         ("prot: 80\n", "serve.yaml:1`: unknown setting `prot`. Did you mean `port`"),
         (
             "scheduler:\n  max_num_seq: 1\n",
@@ -116,6 +120,24 @@ def test_several_mistakes_are_all_found(file: Path):
     file.write_text("prot: 1\nport: 2\nscheduler: {max_num: 3}\n", encoding="utf-8")
     kinds = [isinstance(item, Given) for item in from_file(ROOT, str(file))]
     assert kinds == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "api_key: *hunter2\n",
+        "api-key: !hunter2 x\n",
+        "- api_key: hunter2\n",
+        "api_key hunter2\n",
+        "api_key: {hunter2: 1}\n",
+        "api_key: [{hunter2: 1}]\n",
+    ],
+)
+def test_no_mistake_in_a_file_shows_a_key(file: Path, text: str):
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(SettingsError) as error:
+        resolve(["--config", str(file)])
+    assert "hunter2" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["serve.yaml", "serve.json"])

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 
 from serve_shim.settings import non_default, resolve
@@ -25,16 +26,28 @@ def test_text_shows_every_value_with_its_source():
     assert "port: 80 # `--port`, instead of `SERVE_SHIM_PORT`" in squeezed
     assert "seed: 7 # `SERVE_SHIM_SEED`" in squeezed
     assert 'rms_norm: ["a", "b"] # `--ir-op-priority.rms-norm`' in squeezed
-    assert 'host: "127.0.0.1" # default' in squeezed
+    assert '# host: "127.0.0.1" # default' in squeezed
     assert any(line.startswith("# backend:") and "compilation is off" in line for line in squeezed)
 
 
-def test_text_is_a_configuration_file_that_gives_the_same_settings(tmp_path: Path):
-    argv = [a for a in ARGV if "api-key" not in a]
-    resolved = resolve(argv, ENVIRON)
+@pytest.mark.parametrize(
+    ("argv", "environ"),
+    [
+        ([a for a in ARGV if "api-key" not in a], ENVIRON),
+        (["--uds=/tmp/socket"], {}),
+        (["--host=::1", "-cc.mode=null", "--enforce-eager", "-O0"], {}),
+        ([], {}),
+    ],
+)
+def test_text_is_a_configuration_file_that_gives_the_same_settings(
+    argv: list[str], environ: dict[str, str], tmp_path: Path
+):
+    resolved = resolve(argv, environ)
     file = tmp_path / "c.yaml"
     file.write_text(to_text(resolved), encoding="utf-8")
-    assert resolve(["--config", str(file)]).settings == resolved.settings
+    again = resolve(["--config", str(file)])
+    assert again.settings == resolved.settings
+    assert set(again.provenance) == set(resolved.provenance)
 
 
 def test_a_secret_is_never_printed_nor_read_back(tmp_path: Path):

@@ -186,6 +186,11 @@ def test_level_three_is_known_but_refused():
         ("--served-model-name=a,,b", "has an empty item"),
         ("--api-key=", "`api_key` item 1 must not be empty"),
         ("--metrics-prefix=9x", "`metrics_prefix`"),
+        ("--root-path=api", "`root_path` must begin with `/`"),
+        ("--root-path=/api/", "not end with `/`"),
+        ("--root-path=/", "not end with `/`"),
+        ("--root-path=/é", "be ASCII"),
+        ("--root-path='/a b'", "without blanks"),
         ("--ir-op-priority.rms_norm=a,a", "names provider `a` twice"),
         ("--ir-op-priority '{\"rms_norm\": []}'", "names no provider"),
         ("--ir-op-priority '{\"rms_norm\": 3}'", "wants a list, not 3"),
@@ -205,6 +210,11 @@ def test_level_three_is_known_but_refused():
 )
 def test_a_wrong_value_is_answered_with_its_source_and_what_is_wanted(line: str, message: str):
     assert message in message_of(line)
+
+
+@pytest.mark.parametrize("path", ["", "/a", "/api/v2", "/~me"])
+def test_a_root_path_that_a_proxy_can_use_is_accepted(path: str):
+    assert resolve([f"--root-path={path}"]).settings.root_path == path
 
 
 def test_numbers_from_a_file_are_not_taken_from_booleans(tmp_path: Path):
@@ -302,12 +312,10 @@ def test_settings_from_python_take_models_and_mappings():
             "kernel_config": KernelConfig(ir_op_priority={"rms_norm": ("a",)}),
             "ir_op_priority": {"silu_and_mul": ["b"]},
             "compilation_config": CompilationConfig(mode=CompilationMode.NONE),
-        },
-        {"SERVE_SHIM_PORT": "80"},
+        }
     )
     assert priorities(resolved) == {"rms_norm": ("a",), "silu_and_mul": ("b",)}
     assert resolved.settings.scheduler.max_num_seqs == 3
-    assert resolved.settings.port == 80
     assert str(resolved.source_of(("model",))) == "`model`"
 
 

@@ -58,6 +58,11 @@ _LARGE = {
     "percent_computed_width": "{{ '%*d' % (10000000000, 1) }}",
     "date_width": "{{ strftime_now('%1000000000d') }}",
     "fromkeys": "{{ dict.fromkeys(range(99999), 'b' * 9999) | string }}",
+    "slices": "{% set x = 'a' * 500000 %}" + _loop("{% set y = x[1:] %}", 3),
+    "slices_in_namespaces": "{% set x = 'a' * 300000 %}{% set ns = namespace(p=0) %}"
+    + _loop("{% set ns.p = namespace(q=ns.p, s=x[1:]) %}"),
+    "namespaces": "{% set x = 'a' * 300000 %}{% set ns = namespace(p=0) %}"
+    + _loop("{% set ns.p = namespace(q=ns.p, s=x) %}", 5),
     "sum_of_lists": "{{ range(9) | sum(start=[]) }}",
 }
 

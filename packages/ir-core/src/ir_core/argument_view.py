@@ -3,6 +3,9 @@
 A view reads plain attributes of the tensor, calls no torch function, and notes what was read, so
 that a choice can be remembered by exactly those facts. It looks the same for one token and for a
 thousand, in eager mode and for the symbolic tensors of a compiler.
+
+A tensor that has a token dim shows nothing of its layout: a dim of size 1 may have any stride, so
+that one row and two rows of the same buffer can differ in every stride and in contiguity.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from torch import Tensor
 
 from ir_core.errors import PredicateError
 from ir_core.inquiry import Inquiry
-from ir_core.layout import Size, depends_on_token_dims, is_always_contiguous
 
 _View = TypeVar("_View")
+Size = int | torch.SymInt
+# What an error adds where a size or scalar changes from call to call and no declaration says so.
+UNDECLARED = " (dynamic here, though `token_dims` does not name it)"
 # Everything that Python may do to a tensor-like object behind a predicate's back.
 _ARITHMETIC = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow")
 _BITWISE = ("and", "or", "xor", "lshift", "rshift")
@@ -93,7 +98,7 @@ class ShapeView:
             self._inquiry.hide(what)
         size = self._sizes[dim]
         if not isinstance(size, int):
-            self._inquiry.hide(f"{what} (dynamic here, though `token_dims` does not name it)")
+            self._inquiry.hide(f"{what}{UNDECLARED}")
         return self._inquiry.note(self._name, "sizes", f"shape[{dim}]", size)
 
 
@@ -101,11 +106,11 @@ class ShapeView:
 class TensorView:
     """Static facts of one tensor argument.
 
-    Readable: `dtype`, `device`, `layout`, `ndim`, `shape`, `size()`, `stride()`, `dim()`,
-    `is_contiguous()` (true only if it is so for every number of tokens), `numel()`, `itemsize`,
-    `element_size()`, `is_floating_point()`, `is_complex()`, `is_cpu`, `is_cuda`, `is_xpu`.
-    Sizes of token dims, strides and counts that depend on them raise
-    `BatchDependentPredicateError`; everything else a tensor has raises `PredicateError`.
+    Readable: `dtype`, `device`, `layout`, `ndim`, `shape`, `size()`, `dim()`, `numel()`,
+    `itemsize`, `element_size()`, `is_floating_point()`, `is_complex()`, `is_cpu`, `is_cuda`,
+    `is_xpu`; and `stride()` and `is_contiguous()` of a tensor that has no token dim, such as a
+    weight. The size of a token dim, a count that includes one, and the layout of a tensor that has
+    one raise `BatchDependentPredicateError`; everything else a tensor has raises `PredicateError`.
     """
 
     __slots__ = ("_hidden", "_inquiry", "_name", "_tensor")
@@ -193,19 +198,17 @@ class TensorView:
         return self.dtype.is_complex
 
     def stride(self, dim: int | None = None) -> Any:
-        """One stride or all, in elements; an error for one that grows with a token dim."""
-        self._inquiry.reads |= {(self._name, "ndim"), (self._name, "sizes")}
-        strides = tuple(self._tensor.stride())
-        dims = range(len(strides))
-        if dim is None:
-            return tuple(self._read_stride(strides, each) for each in dims)
-        return self._read_stride(strides, dims[dim])
+        """One stride or all, in elements; an error for a tensor that has a token dim."""
+        spelling = f"stride({'' if dim is None else dim})"
+        strides = self._static_strides(spelling)
+        value = strides if dim is None else strides[dim]
+        return self._inquiry.note(self._name, "strides", spelling, value)
 
     def is_contiguous(self) -> bool:
-        """Whether the tensor is row-major and dense for every number of tokens."""
-        sizes, strides = tuple(self._tensor.shape), tuple(self._tensor.stride())
-        answer = is_always_contiguous(sizes, strides, self._hidden)
-        return self._inquiry.note(self._name, "contiguity", "is_contiguous()", answer)
+        """Whether the tensor is row-major and dense; an error for one that has a token dim."""
+        self._static_strides("is_contiguous()")
+        answer = self._tensor.is_contiguous()
+        return self._inquiry.note(self._name, "strides", "is_contiguous()", answer)
 
     def __getattr__(self, name: str) -> Never:
         self._refuse(f"uses `{self._name}.{name}`")
@@ -226,10 +229,14 @@ class TensorView:
     def _note(self, attribute: str, value: Any) -> Any:
         return self._inquiry.note(self._name, attribute, attribute, value)
 
-    def _read_stride(self, strides: tuple[Size, ...], dim: int) -> int:
-        if depends_on_token_dims(tuple(self._tensor.shape), strides, self._hidden, dim):
-            self._inquiry.hide(f"`{self._name}.stride({dim})`")
-        return self._inquiry.note(self._name, "strides", f"stride({dim})", strides[dim])
+    def _static_strides(self, spelling: str) -> tuple[int, ...]:
+        if self._hidden:
+            self._inquiry.hide(f"`{self._name}.{spelling}`")
+        strides = self._tensor.stride()
+        if not all(type(each) is int for each in (*self._tensor.shape, *strides)):
+            self._inquiry.hide(f"`{self._name}.{spelling}`{UNDECLARED}")
+        self._inquiry.reads |= {(self._name, "ndim"), (self._name, "sizes")}
+        return strides
 
     def _refuse(self, what: str) -> Never:
         self._inquiry.refuse(
@@ -240,14 +247,15 @@ class TensorView:
 
 @_refuse_operators
 class ScalarView:
-    """A number of tokens passed as a scalar; any use of it is an error."""
+    """A scalar that changes with the tokens, declared or symbolic; any use of it is an error."""
 
-    __slots__ = ("_inquiry", "_name")
+    __slots__ = ("_inquiry", "_name", "_remark")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, inquiry: Inquiry, name: str) -> None:
+    def __init__(self, inquiry: Inquiry, name: str, remark: str = "") -> None:
         self._inquiry = inquiry
         self._name = name
+        self._remark = remark
 
     def __getattr__(self, name: str) -> Never:
         self._refuse(name)
@@ -256,7 +264,7 @@ class ScalarView:
         self._refuse("repr")
 
     def _refuse(self, _: str) -> Never:
-        self._inquiry.hide(f"`{self._name}`")
+        self._inquiry.hide(f"`{self._name}`{self._remark}")
 
 
 def _flatten(value: Any) -> Iterator[Any]:

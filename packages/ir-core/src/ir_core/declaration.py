@@ -99,6 +99,12 @@ def _check_inplace(
         raise RegistrationError(
             f"Op `{op}` allows in-place but returns {list(schema.returns)}; all must be tensors."
         )
+    optional = [each.name for each in schema.parameters if each.is_optional]
+    if not set(optional).isdisjoint(activations):
+        raise RegistrationError(
+            f"Op `{op}` allows in-place and has activations that may be None, of {optional}; each "
+            "output reuses one, so they must be there."
+        )
     if len(schema.returns) != len(activations):
         raise RegistrationError(
             f"Op `{op}` allows in-place with {len(schema.returns)} outputs and "

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import SymBool, SymFloat, SymInt, Tensor
 
-from ir_core.argument_view import ScalarView, TensorView
+from ir_core.argument_view import UNDECLARED, ScalarView, TensorView
 from ir_core.errors import NoImplementationError, PredicateError
 from ir_core.implementation import Implementation
 from ir_core.inquiry import Inquiry
@@ -91,13 +91,15 @@ def _ask(
 
 
 def view_of(inquiry: Inquiry, name: str, value: Any, hidden: frozenset[int] | None) -> Any:
-    """What a predicate gets for one argument: a view of a tensor, a scalar as it is."""
+    """What a predicate gets for one argument: a view of a tensor, a scalar as it is if static."""
     if isinstance(value, Tensor):
         return TensorView(inquiry, name, value, hidden or frozenset())
-    if hidden is not None and value is not None:
-        return ScalarView(inquiry, name)
     if isinstance(value, list | tuple):
         return tuple(view_of(inquiry, f"{name}[{i}]", each, None) for i, each in enumerate(value))
+    if hidden is not None and value is not None:
+        return ScalarView(inquiry, name)
+    if isinstance(value, SymInt | SymFloat | SymBool):
+        return ScalarView(inquiry, name, UNDECLARED)
     return value
 
 

@@ -2,13 +2,15 @@
 
 While a check is on, `maybe_inplace` runs functionally, so a donated region of a storage is dead:
 whatever reads or writes it later, directly, through a view or through an alias, is an error.
-Regions are exact: columns of one buffer that do not overlap are independent.
+Regions are exact: columns of one buffer that do not overlap are independent. `tolist()`, `numpy()`
+and `data_ptr()` reach no dispatch mode, so such a use is not seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -89,6 +91,23 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
+class Argument:
+    """One tensor among the arguments of a call."""
+
+    name: str
+    tensor: Tensor
+    is_donated: bool
+
+    def overlaps(self, other: Argument) -> bool:
+        """Whether two arguments share a byte; False where one is not strided."""
+        if any(each.tensor.layout is not torch.strided for each in (self, other)):
+            return False
+        mine, theirs = self.tensor.untyped_storage(), other.tensor.untyped_storage()
+        same = mine._cdata == theirs._cdata
+        return same and Region.of(self.tensor).overlaps(Region.of(other.tensor))
+
+
+@dataclass(frozen=True, slots=True)
 class Donation:
     """A donated region: which op took it as which argument, on which line."""
 
@@ -112,11 +131,12 @@ class DonationCheck(TorchDispatchMode):
         kwargs = kwargs or {}
         if not _is_harmless(func):
             self._check(func, args, kwargs)
-        donated = dict(_donated(func, args, kwargs))
-        _refuse_overlap(func, donated)
+        arguments = list(_arguments(func, args, kwargs))
+        _refuse_overlap(func, arguments)
         result = func(*args, **kwargs)
-        for argument, tensor in donated.items():
-            self._donate(func, argument, tensor)
+        for argument in arguments:
+            if argument.is_donated:
+                self._donate(func, argument.name, argument.tensor)
         return result
 
     def _check(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -167,28 +187,24 @@ def _is_harmless(func: Any) -> bool:
     return func.is_view or func._overloadpacket.__name__ in _METADATA_ONLY
 
 
-def _donated(
-    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[str, Tensor]]:
+def _arguments(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Argument]:
+    """The tensors that a call of `maybe_inplace` passes; none for any other function."""
     if func._overloadname != "maybe_inplace":
         return
     for index, argument in enumerate(func._schema.arguments):
         is_donated = argument.alias_info is not None and argument.alias_info.is_write
         value = args[index] if index < len(args) else kwargs.get(argument.name)
-        if is_donated and isinstance(value, Tensor):
-            yield argument.name, value
+        for tensor in _tensors((value,)):
+            yield Argument(argument.name, tensor, is_donated)
 
 
-def _refuse_overlap(func: Any, donated: Mapping[str, Tensor]) -> None:
-    named = list(donated.items())
-    for index, (name, tensor) in enumerate(named):
-        for other_name, other in named[:index]:
-            same = tensor.untyped_storage()._cdata == other.untyped_storage()._cdata
-            if same and Region.of(tensor).overlaps(Region.of(other)):
-                raise DonationError(
-                    f"`{func}` at {line_of_caller()} takes the same memory as `{other_name}` and "
-                    f"as `{name}`; give it two tensors, or clone one."
-                )
+def _refuse_overlap(func: Any, arguments: Iterable[Argument]) -> None:
+    for first, second in combinations(arguments, 2):
+        if (first.is_donated or second.is_donated) and first.overlaps(second):
+            raise DonationError(
+                f"`{func}` at {line_of_caller()} takes the same memory as `{first.name}` and "
+                f"as `{second.name}`; give it two tensors, or clone one."
+            )
 
 
 def _tensors(value: Iterable[Any]) -> Iterator[Tensor]:

@@ -35,8 +35,12 @@ class DuplicateRegistrationError(RegistrationError):
     """An op or a provider of an op is registered twice, from two places."""
 
 
-class UnknownNameError(IrError):
+class UnknownNameError(IrError, KeyError):
     """A name that nobody registered."""
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of a key; this is a sentence.
+        return Exception.__str__(self)
 
 
 class UnknownOpError(UnknownNameError):

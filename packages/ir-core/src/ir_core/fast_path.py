@@ -27,7 +27,12 @@ def {function}(self, {names}):
         return self.call_through_torch(self.{torch_op}, ({names},))
     if is_grad_enabled():
         self.refuse_grad({names})
-    return self.{lookup}.find({names})({names})
+    run = self.{lookup}.find({names})
+    try:
+        return run({names})
+    except Exception:
+        self.check_values({names})
+        raise
 """
 _KERNEL = """
 def kernel({names}):
@@ -45,7 +50,8 @@ def eager_caller(declaration: Declaration, function: str, torch_op: str, lookup:
     """A method that calls an overload: the implementation itself in plain eager mode.
 
     Under a tracer, a dispatch mode or a functorch transform, and for tensor subclasses, it calls
-    the torch op, so that these see it.
+    the torch op, so that these see it. A remembered call does not check types; if it fails, a
+    wrong argument is named instead of the failure it led to.
     """
     schema = declaration.schema
     first = next((each.name for each in schema.parameters if each.type == "Tensor"), None)

@@ -114,10 +114,21 @@ def check_implementation(op: str, native: Schema, provider: str, fn: Callable[..
 
 
 def check_predicate(op: str, native: Schema, provider: str, predicate: Any) -> None:
-    """Raise SchemaMismatchError unless the predicate has native's names and defaults."""
+    """Check that a predicate can be asked about every call of the op.
+
+    Raises:
+        SchemaMismatchError: its names or defaults differ from native's.
+        RegistrationError: it is no function, or the op takes a list of tensors.
+    """
     where = f"`supports_args` of provider `{provider}` for `{op}`"
     if not callable(predicate):
         raise RegistrationError(f"{where} is {predicate!r}, not a function.")
+    lists = [each.name for each in native.parameters if each.is_tensor_list]
+    if lists:
+        raise RegistrationError(
+            f"{where} cannot be asked: {lists} hold any number of tensors, and none of them says "
+            "which of its dims count tokens."
+        )
     parameters = plain_signature(predicate).parameters
     if tuple(parameters) != native.names:
         raise SchemaMismatchError(

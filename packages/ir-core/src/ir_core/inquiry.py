@@ -14,8 +14,8 @@ from ir_core.location import line_of_caller
 class Inquiry:
     """One evaluation of one predicate: who asks, what was read, and the first thing refused.
 
-    `reads` holds (parameter, kind) pairs, the kinds being dtype, device, layout, ndim, sizes,
-    strides and contiguity; `facts` holds what was read, as it is spelled in source.
+    `reads` holds (parameter, kind) pairs, the kinds being dtype, device, layout, ndim, sizes and
+    strides; `facts` holds what was read, as it is spelled in source.
     """
 
     op: str

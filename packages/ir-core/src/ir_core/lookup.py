@@ -1,7 +1,8 @@
 """Remembers which function answers which arguments of an op. Chooses nothing: that is `dispatch`.
 
-The key of a memory is exactly what the predicates read, the scalars, and the scoped priority. The
-code that builds it is generated, as dataclasses do, and made anew when a predicate reads more.
+The key of a memory is exactly what the predicates read, the scalars with their types, and the
+scoped priority. The code that builds it is generated, as dataclasses do, and made anew when a
+predicate reads more.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ir_core.generated_code import build
-from ir_core.layout import is_always_contiguous
 from ir_core.schema import Parameter
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class Lookup:
     """The memory of one overload of one op; safe across threads.
 
     `find(*values)` returns the function to call with these values, one per parameter. `prepare`
-    turns a chosen implementation into that function.
+    turns a chosen implementation into that function. What is remembered has run once: a choice
+    whose call fails is made again.
     """
 
     __slots__ = (
@@ -79,16 +80,19 @@ class Lookup:
         self._op.schema.check_values(self._op.name, values)
         choice = self._op.choose(values)
         run = self._prepare(choice.selection.implementation)
-        with self._lock:
-            # A choice made under an older priority is used once, not remembered.
-            if generation == self._generation:
-                self._remember(choice, values, run)
-        return _recording(run, self._op, choice)
+
+        def first_run(*values: Any) -> Any:
+            result = run(*values)
+            self._op.registry.record(choice.selection)
+            with self._lock:
+                # A choice made under an older priority is used once, not remembered.
+                if generation == self._generation:
+                    self._remember(choice, values, run)
+            return result
+
+        return first_run
 
     def _remember(self, choice: Choice, values: Sequence[Any], run: Run) -> None:
-        parameters = self._op.schema.parameters
-        if choice.asked and any(each.is_tensor_list for each in parameters):
-            return
         if choice.asked > self._asked or not choice.reads <= self._reads:
             self._reads |= choice.reads
             self._asked |= choice.asked
@@ -121,11 +125,9 @@ class Lookup:
             is_first=" and ".join(known) if "first_0" in environment else "False",
         )
         environment |= {
-            "is_always_contiguous": is_always_contiguous,
             "memory": self._memory,
             "miss": self._miss,
             "scope": self._op.registry.priorities.scope,
-            "token_dims": self._op.token_dims,
         }
         return build(name, text, environment, self._op.name)
 
@@ -138,28 +140,23 @@ class Lookup:
             if parameter.is_tensor:
                 parts += _tensor_parts(parameter, self._reads, hidden or frozenset())
             elif hidden is None:
-                parts.append(_scalar_part(parameter))
+                parts += _scalar_parts(parameter)
+            elif parameter.is_optional:
+                parts.append(f"{parameter.name} is None")
         return parts
 
 
-def _recording(run: Run, op: IrOp, choice: Choice) -> Run:
-    def first_run(*values: Any) -> Any:
-        result = run(*values)
-        op.registry.record(choice.selection)
-        return result
-
-    return first_run
-
-
 def _same(part: str) -> str:
-    return "is" if part == "scope()" or part.endswith(".dtype") else "=="
+    is_unique = part == "scope()" or part.startswith("type(") or part.endswith(".dtype")
+    return "is" if is_unique else "=="
 
 
-def _scalar_part(parameter: Parameter) -> str:
+def _scalar_parts(parameter: Parameter) -> list[str]:
     name = parameter.name
-    if "[" not in parameter.type:
-        return name
-    return f"None if {name} is None else tuple({name})"
+    if "[" in parameter.type:
+        return [f"None if {name} is None else tuple({name})"]
+    # 2 == 2.0 and 1 == True, and only one of each pair may fit the schema.
+    return [f"type({name})", name]
 
 
 def _tensor_parts(
@@ -168,12 +165,10 @@ def _tensor_parts(
     name = parameter.name
     read = {kind for tensor, kind in reads if tensor == name}
     parts = [f"{name}.{each}" for each in ("dtype", "device", "layout", "ndim") if each in read]
-    if read & {"sizes", "contiguity"}:
+    if "sizes" in read:
         parts.append(_visible_sizes(name, hidden))
-    if read & {"strides", "contiguity"}:
+    if "strides" in read:
         parts.append(f"{name}.stride()")
-    if "contiguity" in read and hidden - {0}:
-        parts.append(f"is_always_contiguous({name}.shape, {name}.stride(), token_dims[{name!r}])")
     if not parameter.is_optional:
         return parts
     return [f"None if {name} is None else {part}" for part in parts] or [f"{name} is None"]

@@ -276,8 +276,12 @@ class IrOp:
             ArgumentError: names the op, the parameter and what it must be.
         """
         values = self.schema.bind(self.name, args, kwargs)
-        self.schema.check_values(self.name, values)
+        self.check_values(*values)
         return values
+
+    def check_values(self, *values: Any) -> None:
+        """Raise ArgumentError, naming op and parameter, unless each value has its type."""
+        self.schema.check_values(self.name, values)
 
     def select(self, *args: Any, **kwargs: Any) -> Selection:
         """Which implementation a call with these arguments gets, and why not the ones before it."""
@@ -295,7 +299,7 @@ class IrOp:
 
     def call_through_torch(self, overload: Any, values: tuple[Any, ...]) -> Any:
         """Call an overload as a torch op, so that modes, tracers and subclasses see it."""
-        self.schema.check_values(self.name, values)
+        self.check_values(*values)
         return overload(*values)
 
     def refuse_grad(self, *values: Any) -> None:

@@ -27,7 +27,11 @@ _logger = logging.getLogger("ir_core.plugins")
 
 
 class PluginLoader:
-    """Loads every allowed plug-in once; a failure stays and is raised on each later use."""
+    """Loads every allowed plug-in once; a failure stays and is raised on each later use.
+
+    What is no failure of a plug-in, such as a keyboard interrupt, passes through, and the next use
+    begins anew; a registration that is repeated takes its own place.
+    """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -61,9 +65,19 @@ class PluginLoader:
             except PluginError as error:
                 self._error = error
                 raise
+            except Exception as error:
+                self._error = PluginError(
+                    f"Entry points cannot be read: {type(error).__name__}: {error}. Look for an "
+                    "installed distribution whose metadata is damaged, and reinstall it."
+                )
+                raise self._error from error
+            except BaseException:
+                self._is_started = False
+                raise
             self.is_done = True
 
     def _load_all(self) -> None:
+        self._platform = None
         found = [each for group in GROUPS for each in _sorted(entry_points(group=group))]
         allowed = _allowed(found, self._environ.get(ALLOW_LIST))
         _refuse_duplicates(allowed)

@@ -66,6 +66,8 @@ class Registry(Mapping[str, IrOp]):
         return op
 
     def __contains__(self, name: object) -> bool:
+        if name not in self._ops:
+            self.load_plugins()
         return name in self._ops
 
     def __iter__(self) -> Iterator[str]:

@@ -83,11 +83,6 @@ class SelectionLog:
             for (op, provider, rejections), calls in items
         )
 
-    def clear(self) -> None:
-        """Forget all rows."""
-        with self._lock:
-            self._calls.clear()
-
 
 def format_selections(rows: Iterable[ExecutedSelection]) -> str:
     """Text table of executed selections: op, provider used, and each rejection with its reason."""

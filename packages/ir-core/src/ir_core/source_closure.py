@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
-_LIBRARY_SUFFIXES = (".so", ".pyd", ".dylib", ".dll")
+_LIBRARY_SUFFIXES = frozenset((".so", ".pyd", ".dylib", ".dll"))
 
 
 class UnreadableSourceError(Exception):
@@ -179,5 +179,10 @@ def _library_digests(top: str) -> dict[str, str]:
         ).hexdigest()
         for root in roots
         for path in sorted(Path(root).rglob("*"))
-        if path.suffix in _LIBRARY_SUFFIXES
+        if _is_library(path)
     }
+
+
+def _is_library(path: Path) -> bool:
+    # The version may come last, as in `libname.so.1`.
+    return not _LIBRARY_SUFFIXES.isdisjoint(path.suffixes) and path.is_file()

@@ -4,7 +4,14 @@ Importing registers nothing; `register` does, and is what the entry point calls.
 """
 
 import ir_core as ir
-from ir_kernels import fused_add_rms_norm, linear, rms_norm, rotary_embedding, silu_and_mul
+from ir_kernels import (
+    fused_add_rms_norm,
+    linear,
+    paged_attention,
+    rms_norm,
+    rotary_embedding,
+    silu_and_mul,
+)
 
 
 def register(registry: ir.Registry | None = None) -> None:
@@ -18,3 +25,4 @@ def register(registry: ir.Registry | None = None) -> None:
     silu_and_mul.register(ops["silu_and_mul"])
     rotary_embedding.register(ops["rotary_embedding"])
     linear.register(ops["linear"])
+    paged_attention.register(ops["paged_attention"])

@@ -16,9 +16,9 @@ INTERRUPTED = 130
 
 def main() -> int:
     """Run `serve-shim` with this process's arguments and environment; return the exit code."""
-    from serve_shim.cli import run  # noqa: PLC0415 - an interrupt during imports counts too
-
     try:
+        from serve_shim.cli import run  # noqa: PLC0415 - an interrupt during imports counts too
+
         code = run(sys.argv[1:], os.environ)
         sys.stdout.flush()
         return code

@@ -36,7 +36,8 @@ class LLM:
 
     `model` is a directory, GGUF file or hub name, by default the embedded model. Further settings
     take the names of the server's flags, for example `max_num_seqs=8` or
-    `ir_op_priority={"rms_norm": ["native"]}`; priorities hold for this object's calls only.
+    `ir_op_priority={"rms_norm": ["native"]}`; priorities hold for this object's calls only. What
+    only a server or the whole process acts on, such as `port` or `batch_invariant`, is refused.
     Use it as a context manager, or `close` it, to free the weights early.
 
     Raises `SettingsError` or `ModelLoadError`.
@@ -78,12 +79,15 @@ class LLM:
     ) -> list[RequestResult]:
         """Complete each prompt, all of them batched; results are in the order of the prompts.
 
-        One `SamplingParams` serves all prompts, a list has one for each. Raises `RequestError`
-        for the first prompt that is wrong, before anything is computed, and `GenerationError` for
-        the first that fails.
+        One `SamplingParams` serves all prompts, a list has one for each, None is the model's own
+        defaults. Raises `RequestError` for the first prompt that is wrong, before anything is
+        computed, and `GenerationError` for the first that fails.
         """
         texts = _as_list(prompts)
         encoded = [self._encode(prompt) for prompt in texts]
+        if sampling_params is None:
+            defaults = self._engine.sampling_defaults
+            sampling_params = SamplingParams(**defaults)  # pyright: ignore[reportArgumentType]
         each = _params_for(encoded, sampling_params)
         requests = self._admit(encoded, each)
         builders = {
@@ -225,10 +229,10 @@ def _is_conversation(messages: Messages | Sequence[Messages]) -> bool:
 
 def _params_for(
     prompts: Sequence[Sequence[int]],
-    params: SamplingParams | Sequence[SamplingParams] | None,
+    params: SamplingParams | Sequence[SamplingParams],
 ) -> Sequence[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * len(prompts)
+    if isinstance(params, SamplingParams):
+        return [params] * len(prompts)
     if len(params) != len(prompts):
         raise RequestError(
             f"{len(prompts)} prompts were given with {len(params)} `sampling_params`; give one "

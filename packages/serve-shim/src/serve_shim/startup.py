@@ -1,4 +1,4 @@
-"""What must be set for the process before torch is imported: threads, allocator, switches.
+"""What must be set for the process before torch is imported: threads, limits, switches.
 
 The only module that writes the environment. Called once by the command, never on import.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import sys
 from collections.abc import MutableMapping
+from contextlib import suppress
 from pathlib import Path
 
 from serve_shim.errors import SettingsError
@@ -18,6 +20,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 # libgomp spins for milliseconds by default: another process on one of the cores then makes every
 # parallel region wait for a time slice. This many turns last longer than the gap between ops.
 _SPIN_COUNT = "20000"
+_MAX_FILES = 65536
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
@@ -35,6 +38,7 @@ def prepare_process(settings: Settings, environ: MutableMapping[str, str]) -> in
     switch = "1" if settings.batch_invariant else "0"
     environ["IR_BATCH_INVARIANT"] = environ["VLLM_BATCH_INVARIANT"] = switch
     keep_freed_memory()
+    raise_file_limit()
     return threads
 
 
@@ -63,6 +67,18 @@ def keep_freed_memory() -> bool:
         return False
     limits = ((_M_MMAP_THRESHOLD, 1 << 30), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 64 << 20))
     return all(bool(mallopt(option, value)) for option, value in limits)
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may, within reason; each connection is one.
+
+    The usual soft limit is 1024 for the sake of `select`, which nothing here calls.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _inherited_threads(environ: MutableMapping[str, str]) -> int | None:

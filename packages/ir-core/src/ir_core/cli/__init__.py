@@ -1,6 +1,7 @@
 """The `ir` command: list, explain, check and bench. Owns exit codes; does no work itself.
 
-Exit codes: 0 done, 1 a check failed, 2 a wrong argument, an unknown name or a broken plug-in.
+Exit codes: 0 done, 1 a check failed, 2 a wrong argument, an unknown name or a broken plug-in, 3
+nothing could be checked.
 """
 
 import sys

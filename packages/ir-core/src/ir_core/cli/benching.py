@@ -1,6 +1,7 @@
 """`ir bench`: providers side by side over an op's workloads, and the overhead of dispatch.
 
-Asserts no speed. Bytes are those of tensor arguments and outputs, each counted once.
+Asserts no speed. Bytes are those of tensor arguments and outputs, each counted once; they say
+something only of a workload that is marked `moves_all_bytes`.
 """
 
 import argparse
@@ -27,7 +28,10 @@ _BANDWIDTH_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One provider on one workload; the numbers are None where `reason` says why it did not run."""
+    """One provider on one workload; the time is None where `reason` says why it did not run.
+
+    The other numbers are None too unless moving the tensors' bytes is what bounds the workload.
+    """
 
     workload: str
     provider: str
@@ -40,10 +44,10 @@ class Measurement:
         """One line of the table."""
         if self.microseconds is None:
             return f"{self.workload:14} {self.provider:12} {self.reason}"
-        return (
-            f"{self.workload:14} {self.provider:12} {self.microseconds:10.1f} us "
-            f"{self.gigabytes_per_second:8.2f} GB/s {self.share_of_bandwidth:6.1%}"
-        )
+        row = f"{self.workload:14} {self.provider:12} {self.microseconds:10.1f} us "
+        if self.gigabytes_per_second is None:
+            return f"{row} {'-':>12} {'-':>6}"
+        return f"{row} {self.gigabytes_per_second:7.2f} GB/s {self.share_of_bandwidth:6.1%}"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -126,8 +130,11 @@ def _measure_workload(
         }
         times = median_microseconds(runnable, seconds) if runnable else {}
         num_bytes = _num_bytes(arguments, op.native(*_cloned(arguments)))
+    moved = num_bytes if workload.moves_all_bytes else None
     return [
-        _row(workload.name, provider, times.get(provider), num_bytes, bandwidth, reasons)
+        _row(workload.name, provider, times[provider], moved, bandwidth)
+        if provider in times
+        else Measurement(workload.name, provider, None, None, None, reasons[provider])
         for provider in providers
     ]
 
@@ -147,14 +154,9 @@ def _num_bytes(arguments: Sequence[object], returned: object) -> int:
 
 
 def _row(
-    workload: str,
-    provider: str,
-    microseconds: float | None,
-    num_bytes: int,
-    bandwidth: float,
-    reasons: dict[str, str],
+    workload: str, provider: str, microseconds: float, num_bytes: int | None, bandwidth: float
 ) -> Measurement:
-    if microseconds is None:
-        return Measurement(workload, provider, None, None, None, reasons[provider])
+    if num_bytes is None:
+        return Measurement(workload, provider, microseconds, None, None)
     speed = num_bytes / microseconds / 1e3
     return Measurement(workload, provider, microseconds, speed, speed / bandwidth)

@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,14 +16,19 @@ from ir_core.testing import Report, check_implementations, to_junit
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check what the names select and print the report; 1 if a check failed, else 0."""
+    """Check what the names select and print the report; 1 if a check failed, 3 if none ran."""
     ir.load_plugins()
     chosen = select_implementations(options.name, options.provider)
     report = check_implementations(chosen)
     if options.junit:
         _write(Path(options.junit), report)
     print(json.dumps(report.to_json(), indent=2) if options.json else report.to_text())
-    return 1 if report.failures else 0
+    if report.failures:
+        return 1
+    if not report.ok:
+        print("ir check: nothing was checked, so nothing is known to conform", file=sys.stderr)
+        return 3
+    return 0
 
 
 def select_implementations(

@@ -10,6 +10,11 @@ makes it for that dtype, with the last dim of the activations where it had the g
 `--arg` sets one parameter: a scalar (epsilon=1e-6), none, or a tensor (weight=4096:f32).
 """
 
+_CHECK = """
+Run the conformance suite. The exit code is 1 if a check failed, and 3 if nothing could be checked
+here, for want of a device or of arguments that the predicates accept.
+"""
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; `options.command` names the chosen one."""
@@ -50,7 +55,7 @@ def _add_explain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = commands.add_parser("check", help="run the conformance suite")
+    parser = commands.add_parser("check", help="run the conformance suite", description=_CHECK)
     parser.add_argument("name", nargs="*", metavar="DIST|OP", help="default: everything registered")
     parser.add_argument("--provider", action="append", metavar="P", help="only this provider")
     parser.add_argument("--junit", metavar="FILE", help="also write JUnit XML")

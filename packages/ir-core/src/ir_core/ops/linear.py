@@ -23,7 +23,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 @linear.register_input_generator
 @workloads(
     Workload(
-        "one-row", "decode of one request", {"num_tokens": 1, "shape": (1536, 576)}, bench=True
+        "one-row",
+        "decode of one request",
+        {"num_tokens": 1, "shape": (1536, 576)},
+        bench=True,
+        moves_all_bytes=True,
     ),
     Workload(
         "batch", "decode of 32 requests", {"num_tokens": 32, "shape": (576, 1536)}, bench=True

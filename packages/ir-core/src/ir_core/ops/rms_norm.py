@@ -21,6 +21,7 @@ _WORKLOADS = (
         {"num_tokens": 512, "hidden": 2048},
         checked=False,
         bench=True,
+        moves_all_bytes=True,
     ),
     Workload("no-weight", "an unweighted norm", {"num_tokens": 5, "hidden": 64, "weighted": False}),
     Workload(

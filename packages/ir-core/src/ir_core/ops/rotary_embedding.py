@@ -50,7 +50,14 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, head_size: int, is_neox: bool) 
 @workloads(
     Workload("one-row", "decode of one request", {"num_tokens": 1}, 0.01, bench=True),
     Workload("batch", "decode of 32 requests", {"num_tokens": 32}, 0.01, bench=True),
-    Workload("prefill", "bound by bandwidth", {"num_tokens": 512}, checked=False, bench=True),
+    Workload(
+        "prefill",
+        "bound by bandwidth",
+        {"num_tokens": 512},
+        checked=False,
+        bench=True,
+        moves_all_bytes=True,
+    ),
     Workload("pairs", "neighbours form a pair", {"num_tokens": 5, "is_neox": False}, 0.01),
     Workload("partial", "part of each head turns", {"num_tokens": 5, "rotary_size": 32}, 0.01),
     Workload("flat", "heads joined in one dim", {"num_tokens": 3, "flat": True}, 0.01),

@@ -12,7 +12,9 @@ class Workload:
     `max_differing` is the share of elements that may differ from native in a 16-bit dtype. It is
     set where the op's meaning fixes the rounding points, and finds an implementation that rounds
     somewhere else, which no tolerance can see. None leaves it to the tolerance. `checked` says
-    whether the conformance suite runs it, `bench` whether the benches do.
+    whether the conformance suite runs it, `bench` whether the benches do. `moves_all_bytes` says
+    that what bounds it is moving every byte of its tensors once, so that the share of the machine's
+    bandwidth tells how good an implementation is.
     """
 
     name: str
@@ -21,6 +23,7 @@ class Workload:
     max_differing: float | None = None
     checked: bool = True
     bench: bool = False
+    moves_all_bytes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ class Case:
         """The dtype without torch's prefix, `bfloat16`."""
         return str(self.dtype).removeprefix("torch.")
 
+    @property
+    def has_several_tokens(self) -> bool:
+        """Whether there is a batch to be seen: a token beside another."""
+        return self.workload.inputs.get("num_tokens", 0) > 1
+
     def __str__(self) -> str:
         return f"{self.op.name}-{self.provider}-{self.workload.name}-{self.dtype_name}"
 

@@ -77,16 +77,19 @@ def _check_implementation(
 
 
 def _check_cases(all_cases: Sequence[Case], checks: Sequence[Check]) -> Iterable[Finding]:
-    once_done = False
+    done: set[torch.dtype] = set()
     for case in all_cases:
         verdict = _verdict(case)
         if verdict is not None:
             yield verdict
             continue
+        is_first = case.has_several_tokens and case.dtype not in done
         for each in checks:
-            if each.applies(case) and (each.every_case or not once_done):
+            is_due = each.num_dtypes is None or (is_first and len(done) < each.num_dtypes)
+            if is_due and each.applies(case):
                 yield check_case(case, each)
-        once_done = True
+        if is_first:
+            done.add(case.dtype)
 
 
 def _verdict(case: Case) -> Finding | None:

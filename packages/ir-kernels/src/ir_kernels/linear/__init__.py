@@ -1,9 +1,10 @@
 """Kernels of `linear`, one file per provider."""
 
 from ir_core import IrOp
-from ir_kernels.linear import float32_gemm
+from ir_kernels.linear import float32_gemm, rowwise
 
 
 def register(op: IrOp) -> None:
     """Register every provider of this folder."""
     float32_gemm.register(op)
+    rowwise.register(op)

@@ -1,4 +1,4 @@
-"""`linear` of 16-bit tensors by float32 GEMMs, for CPUs whose torch has no fast 16-bit one.
+"""`linear` in bfloat16 by float32 GEMMs, for CPUs whose torch has no fast bfloat16 one.
 
 Without AVX-512, torch multiplies bfloat16 matrices some five times slower than it converts them
 to float32 and multiplies those. Shapes: T tokens, I inputs, O outputs.
@@ -11,7 +11,7 @@ from torch.nn import functional
 from ir_core import IrOp
 from ir_kernels import arguments
 
-# Below this many tokens torch streams the 16-bit weight through a matrix-vector kernel.
+# Below this many tokens torch streams the weight through a matrix-vector kernel.
 _FEW_TOKENS = 4
 # A converted block of the weight should still be in the cache when it is multiplied.
 _BLOCK_BYTES = 4 << 20
@@ -27,18 +27,23 @@ def register(op: IrOp) -> None:
 def availability() -> tuple[bool, str]:
     """Whether this machine is one that gains from it."""
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return False, "torch has fast 16-bit GEMMs on this CPU"
+        return False, "torch has fast bfloat16 GEMMs on this CPU"
     return True, ""
 
 
 def supports_args(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool | str:
-    """16-bit activations on the CPU."""
-    return arguments.activation(x, "cpu", arguments.HALVES) or True
+    """bfloat16 throughout, on the CPU."""
+    return (
+        arguments.activation(x, "cpu", (torch.bfloat16,))
+        or arguments.same_dtype(x, weight, "weight")
+        or (bias is not None and arguments.same_dtype(x, bias, "bias"))
+        or True
+    )
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Sums in float32 over the exact products, rounded once with the bias."""
-    x_TI = x.reshape(-1, x.shape[-1])
+    x_TI = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     if x_TI.shape[0] < _FEW_TOKENS:
         return functional.linear(x, weight, bias)
     wide_TI = x_TI.float()

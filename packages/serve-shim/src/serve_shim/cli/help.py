@@ -53,7 +53,10 @@ def _actions(group: Group) -> Iterator[Slot]:
     """The options that say what to do; they are no settings."""
     texts = {
         "--config": ("PATH", f"YAML or JSON file of settings. [env: {CONFIG_FILE}]"),
-        "--print-config": ("text|json", "Print every setting with its source, and exit."),
+        "--print-config": (
+            "",
+            "Print every setting with its source, and exit: --print-config[=text|json].",
+        ),
         "--dry-run": ("", "Check settings and priorities, and exit."),
     }
     for name, (metavar, text) in texts.items():

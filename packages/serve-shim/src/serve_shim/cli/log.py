@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 LOGGERS = ("serve_shim", "ir_core", "ir_passes", "ir_kernels")
-"""The roots of our loggers; the server's access log is `serve_shim.access`."""
+"""The roots of our loggers; `serve_shim.access` has requests that went wrong."""
 
 _TEXT = "%(levelname)s %(asctime)s [%(name)s:%(lineno)d] %(message)s"
 

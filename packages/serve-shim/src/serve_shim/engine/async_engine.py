@@ -5,6 +5,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from serve_shim.engine.delivery import Delivery
@@ -143,16 +144,18 @@ class AsyncEngine:
                     self._abort(parcel.delivery.request)
 
     def _on_end(self, death: BaseException | None) -> None:
-        """The step loop's thread is about to end."""
+        """Fail all consumers, then close the accounts: a sink may raise, they must not wait."""
         if death is not None:
             reason = f"the engine failed: {type(death).__name__}: {death}"
             self._refusal = lambda: EngineDeadError(reason)
             over = self._parts.core.lose
         else:
             over = self._parts.core.abort
-        for request in tuple(self._consumers):
-            over(request)
+        requests = tuple(self._consumers)
         self._fail_all((self._refusal or _shut_down)())
+        for request in requests:
+            with suppress(Exception):
+                over(request)
 
     def _fail_all(self, error: Exception) -> None:
         with self._lock:

@@ -5,20 +5,22 @@ The caller has set priorities and entered no phase; it enters `READY` when it se
 
 import logging
 import time
+from typing import Any
 
 import torch
 
 from serve_shim.engine.async_engine import AsyncEngine
 from serve_shim.engine.config import EngineConfig
-from serve_shim.engine.kv_cache import CacheLayout, choose_num_blocks
+from serve_shim.engine.kv_cache import CacheLayout, check_size, choose_num_blocks
 from serve_shim.engine.memory import available_bytes
 from serve_shim.engine.parts import EngineParts, assemble, cache_layout
 from serve_shim.engine.stats_sink import StatsSink
 from serve_shim.engine.status import Phase, StartupStatus
 from serve_shim.engine.warmup import warm_up
-from serve_shim.errors import SettingsError
+from serve_shim.errors import ModelLoadError, SamplingParamsError, SettingsError
 from serve_shim.loading import LoadedModel, load_model
 from serve_shim.models.model_config import ModelConfig
+from serve_shim.sampling.params import SamplingParams
 from serve_shim.settings.tree import Settings
 
 logger = logging.getLogger(__name__)
@@ -83,22 +85,35 @@ def _load(settings: Settings, status: StartupStatus) -> LoadedModel:
         progress=lambda _, done, total: status.advance(Phase.LOAD, done, total),
     )
     logger.info("Loaded %s: %s", loaded.source, loaded.load_report)
-    if defaults := loaded.generation.sampling():
-        logger.info("Sampling defaults of the model, for requests that say nothing: %s", defaults)
+    _check_defaults(loaded)
     return loaded
+
+
+def _check_defaults(loaded: LoadedModel) -> None:
+    defaults: dict[str, Any] = loaded.generation.sampling()
+    try:
+        SamplingParams(**defaults)
+    except SamplingParamsError as error:
+        raise ModelLoadError(
+            f"the sampling defaults of {loaded.source} cannot be used: {error}"
+        ) from error
+    if defaults:
+        logger.info("Sampling defaults of the model, for requests that say nothing: %s", defaults)
 
 
 def _engine_config(settings: Settings, loaded: LoadedModel, max_queue: int | None) -> EngineConfig:
     scheduler, cache = settings.scheduler, settings.cache
     layout = cache_layout(loaded.config, cache.block_size, loaded.model.dtype)
     max_model_len = _max_model_len(settings, loaded.config)
+    available = available_bytes()
     num_blocks = cache.num_blocks or choose_num_blocks(
         layout,
         max_num_seqs=scheduler.max_num_seqs,
         max_model_len=max_model_len,
         memory_bytes=cache.kv_cache_memory_bytes,
-        available_bytes=available_bytes(),
+        available_bytes=available,
     )
+    check_size(layout, num_blocks, available)
     if settings.max_model_len is None:
         max_model_len = _fit(max_model_len, layout, num_blocks)
     return EngineConfig(
@@ -110,12 +125,13 @@ def _engine_config(settings: Settings, loaded: LoadedModel, max_queue: int | Non
         max_queue=max_queue,
         enable_prefix_caching=scheduler.enable_prefix_caching,
         enable_chunked_prefill=scheduler.enable_chunked_prefill,
+        watchdog_timeout_s=settings.watchdog_timeout,
         seed=settings.seed,
     )
 
 
 def _max_model_len(settings: Settings, config: ModelConfig) -> int:
-    limit = config.max_position_embeddings
+    limit = config.max_positions
     if settings.max_model_len is None:
         return limit
     if settings.max_model_len > limit:

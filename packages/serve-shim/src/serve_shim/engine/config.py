@@ -23,7 +23,7 @@ class EngineConfig:
     max_queue: int | None = 256
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
-    watchdog_timeout_s: float = 60.0
+    watchdog_timeout_s: float = 300.0
     seed: int = 0
 
     def __post_init__(self) -> None:

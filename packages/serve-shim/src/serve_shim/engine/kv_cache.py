@@ -58,15 +58,32 @@ def choose_num_blocks(
     return num_blocks
 
 
+def check_size(layout: CacheLayout, num_blocks: int, available_bytes: int) -> None:
+    """Raise `SettingsError` where the cache would take more than `available_bytes`."""
+    wanted, most = num_blocks * layout.bytes_per_block, available_bytes // layout.bytes_per_block
+    if num_blocks > most:
+        raise SettingsError(
+            f"the KV cache's {num_blocks} blocks take {wanted} bytes, but only {available_bytes} "
+            f"are available; lower `kv_cache_memory_bytes`, or `num_blocks` to at most {most}"
+        )
+
+
 def allocate_caches(layout: CacheLayout, num_blocks: int) -> list[torch.Tensor]:
     """One zeroed tensor [num_blocks, 2, num_kv_heads, block_size, head_dim] per layer.
 
     The memory is mapped, page-aligned and touched only as blocks are first written. It must be
     zero: what attention masks out is multiplied by zero, which a stray NaN would survive.
+    Raises `SettingsError` where the system does not give that much.
     """
     shape = (num_blocks, 2, layout.num_kv_heads, layout.block_size, layout.head_dim)
     per_layer = num_blocks * layout.bytes_per_block // layout.num_layers
-    return [
-        torch.frombuffer(mmap.mmap(-1, per_layer), dtype=layout.dtype).view(shape)
-        for _ in range(layout.num_layers)
-    ]
+    try:
+        return [
+            torch.frombuffer(mmap.mmap(-1, per_layer), dtype=layout.dtype).view(shape)
+            for _ in range(layout.num_layers)
+        ]
+    except (OSError, OverflowError, RuntimeError) as error:
+        raise SettingsError(
+            f"the KV cache's {num_blocks * layout.bytes_per_block} bytes cannot be allocated "
+            f"({error}); lower `num_blocks` or `kv_cache_memory_bytes`"
+        ) from error

@@ -18,6 +18,8 @@ from serve_shim.engine.request import Request
 
 logger = logging.getLogger(__name__)
 
+_RECHECK_S = 1.0
+
 
 class _Order(NamedTuple):
     request: Request
@@ -110,10 +112,12 @@ class StepLoop:
     def _wait_for_work(self) -> bool:
         """Sleep until there is something to do; False when it is to end."""
         with self._changed:
-            self._progressed_at = time.monotonic()
             while not (self._orders or self._core.has_work or self._is_stopping):
                 self._is_busy = False
-                self._changed.wait()
+                # Bounded, since a forgotten stream's finaliser may order an abort on this very
+                # thread, between the check above and the wait: nobody hears its `notify`.
+                self._changed.wait(_RECHECK_S)
+            self._is_busy, self._progressed_at = True, time.monotonic()
             return not self._is_stopping
 
     def _take_orders(self) -> None:

@@ -24,7 +24,6 @@ class GenerationDefaults:
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    max_new_tokens: int | None = None
 
     def sampling(self) -> dict[str, float | int]:
         """The sampling parameters it sets, by their names in `SamplingParams`."""

@@ -18,15 +18,30 @@ from serve_shim.models.rope import (
 )
 
 FREQUENCY_TENSOR = "rope_freqs.weight"
+_KNOWN = """
+    context_length embedding_length block_count feed_forward_length vocab_size tensor_data_layout
+    attention.head_count attention.head_count_kv attention.key_length attention.value_length
+    attention.layer_norm_rms_epsilon attention.sliding_window expert_used_count
+    rope.dimension_count rope.freq_base rope.scale_linear rope.scaling.type rope.scaling.factor
+    rope.scaling.original_context_length rope.scaling.finetuned
+"""
 _NEUTRAL = {
     "expert_count": 0,
     "attn_logit_softcapping": 0.0,
     "final_logit_softcapping": 0.0,
     "logit_scale": 1.0,
+    "embedding_scale": 1.0,
+    "residual_scale": 1.0,
+    "attention.scale": 0.0,
+    "attention.clamp_kqv": 0.0,
+    "attention.causal": True,
     "rope.scaling.attn_factor": 1.0,
     "rope.scaling.yarn_ext_factor": 1.0,
     "rope.scaling.yarn_attn_factor": 1.0,
+    "rope.scaling.yarn_beta_fast": 32.0,
+    "rope.scaling.yarn_beta_slow": 1.0,
 }
+"""Keys of llama.cpp that change the maths, with the value at which they do not."""
 
 
 def read_gguf_family(file: GgufFile) -> Family:
@@ -92,8 +107,10 @@ def _fields_of(file: GgufFile, family: Family) -> Fields:
 
 
 def _refuse_other_maths(fields: Fields) -> None:
-    for key, neutral in _NEUTRAL.items():
-        if fields.has(key) and fields.values[key] != neutral:
+    for key in sorted(fields.values.keys() - set(_KNOWN.split())):
+        if key not in _NEUTRAL:
+            raise fields.error(key, "unknown, so it may change the model's maths")
+        if fields.values[key] != _NEUTRAL[key]:
             raise fields.error(key, "this changes the model's maths and is not supported")
 
 
@@ -108,12 +125,26 @@ def _vocab_size(file: GgufFile) -> int:
 
 
 def _read_scaling(file: GgufFile, fields: Fields, head_dim: int) -> RopeScaling | None:
-    if FREQUENCY_TENSOR in file.tensors:
-        return _read_factors(file, head_dim)
-    kind = fields.text("rope.scaling.type", "none")
+    scaling = _scaling_of_metadata(fields)
+    if FREQUENCY_TENSOR not in file.tensors:
+        return scaling
+    if scaling is not None:
+        raise ModelLoadError(
+            f"{fields.where}: both `rope.scaling` and the tensor `{FREQUENCY_TENSOR}` scale the "
+            "rotary positions; which one is meant cannot be told"
+        )
+    return _read_factors(file, head_dim)
+
+
+def _scaling_of_metadata(fields: Fields) -> RopeScaling | None:
+    """The scaling in the keys; a factor without a type is linear, as in llama.cpp."""
+    key, older = "rope.scaling.factor", "rope.scale_linear"
+    if fields.has(older) and not fields.has(key):
+        key = older
+    kind = fields.text("rope.scaling.type", "linear" if fields.has(key) else "none")
     if kind == "none":
         return None
-    factor = fields.number("rope.scaling.factor")
+    factor = fields.number(key)
     if kind == "linear":
         return LinearScaling(factor)
     if kind == "yarn":

@@ -41,6 +41,11 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "add_cross_attention": (False,),
 }
 _LAYER_TYPES = ("full_attention", "sliding_attention")
+_ROPE_KEYS = """
+    rope_theta rope_type type factor original_max_position_embeddings low_freq_factor
+    high_freq_factor attention_factor beta_fast beta_slow mscale mscale_all_dim truncate
+    partial_rotary_factor finetuned
+"""
 
 
 def read_hf_config(fields: Fields) -> ModelConfig:
@@ -116,13 +121,23 @@ def _read_head_dim(fields: Fields, family: Family, hidden: int, heads: int) -> i
 
 
 def _read_rope(fields: Fields) -> RopeConfig:
-    if fields.has("rope_parameters"):
-        rope = fields.section("rope_parameters")
-        theta = rope.number("rope_theta", 10000.0)
-    else:
-        rope = fields.section("rope_scaling") if fields.has("rope_scaling") else None
-        theta = fields.number("rope_theta", 10000.0)
-    return RopeConfig(theta, _read_scaling(rope, fields) if rope else None)
+    """Read both generations' keys, which must agree where both are there."""
+    theta = fields.number("rope_theta", 10000.0)
+    found = [
+        _read_rope_section(fields.section(key), fields, theta)
+        for key in ("rope_parameters", "rope_scaling")
+        if fields.has(key)
+    ]
+    if len(found) == 2 and found[0] != found[1]:
+        raise fields.error("rope_scaling", "contradicts `rope_parameters`; remove one of them")
+    return found[0] if found else RopeConfig(theta)
+
+
+def _read_rope_section(rope: Fields, fields: Fields, theta: float) -> RopeConfig:
+    for key, value in rope.values.items():
+        if value is not None and (key not in _ROPE_KEYS.split() or isinstance(value, dict)):
+            raise rope.error(key, "this may change the rotary positions and is not supported")
+    return RopeConfig(rope.number("rope_theta", theta), _read_scaling(rope, fields))
 
 
 def _read_scaling(rope: Fields, fields: Fields) -> RopeScaling | None:

@@ -7,7 +7,8 @@ from typing import Protocol
 from serve_shim.errors import ModelLoadError
 
 _REACH_TIMEOUT_S = 5.0
-_PATTERNS = ["*.safetensors", "*.json", "*.jinja"]
+_WANTED = ["*.safetensors", "*.json", "*.jinja"]
+_UNWANTED = ["consolidated*", "*/*"]
 
 
 class HubClient(Protocol):
@@ -80,5 +81,9 @@ class _HuggingFaceHub:
         from huggingface_hub import snapshot_download  # noqa: PLC0415
 
         return snapshot_download(
-            name, revision=revision, allow_patterns=_PATTERNS, local_files_only=offline
+            name,
+            revision=revision,
+            allow_patterns=_WANTED,
+            ignore_patterns=_UNWANTED,
+            local_files_only=offline,
         )

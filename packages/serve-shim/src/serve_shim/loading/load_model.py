@@ -77,7 +77,7 @@ def load_model(
         model=model.eval(),
         config=checkpoint.config,
         tokenizer=text,
-        generation=_with_tokenizer_eos(checkpoint.generation_defaults(), text),
+        generation=_with_tokenizer_eos(checkpoint, text),
         source=str(source.path),
         name=source.name,
         load_report={
@@ -143,9 +143,13 @@ def _tokenizer_of(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _with_tokenizer_eos(
-    generation: GenerationDefaults, tokenizer: Tokenizer | None
-) -> GenerationDefaults:
-    if generation.eos_ids or tokenizer is None:
-        return generation
-    return replace(generation, eos_ids=tokenizer.eos_ids)
+def _with_tokenizer_eos(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> GenerationDefaults:
+    """The defaults with the tokenizer's end-of-sequence ids added.
+
+    A fine-tune often changes the tokenizer's end of turn and leaves the base model's id in its
+    configuration. Ids that the model cannot produce are left out.
+    """
+    generation = checkpoint.generation_defaults()
+    ids = dict.fromkeys((*generation.eos_ids, *(tokenizer.eos_ids if tokenizer else ())))
+    known = tuple(token_id for token_id in ids if token_id < checkpoint.config.vocab_size)
+    return replace(generation, eos_ids=known)

@@ -100,12 +100,22 @@ def _read_shards(directory: Path, index: Fields) -> dict[str, StoredTensor]:
     for name in sorted({str(file) for file in wanted.values()}):
         if Path(name).name != name or not (directory / name).is_file():
             raise ModelLoadError(f"{index.where}: shard `{name[:200]}` is not in {directory}")
-        tensors.update(read_safetensors_header(directory / name))
-    absent = [tensor for tensor in wanted if tensor not in tensors]
-    if absent:
+        shard = read_safetensors_header(directory / name)
+        if repeated := sorted(shard.keys() & tensors):
+            raise ModelLoadError(
+                f"{index.where}: tensor `{repeated[0]}` is in `{tensors[repeated[0]].file.name}` "
+                f"and in `{name}` ({len(repeated)} such tensors)"
+            )
+        tensors.update(shard)
+    misplaced = [
+        tensor
+        for tensor, file in wanted.items()
+        if tensor not in tensors or tensors[tensor].file.name != file
+    ]
+    if misplaced:
         raise ModelLoadError(
-            f"{index.where}: lists `{absent[0]}` in `{wanted[absent[0]]}`, which does not hold it "
-            f"({len(absent)} such tensors)"
+            f"{index.where}: lists `{misplaced[0]}` in `{wanted[misplaced[0]]}`, which does not "
+            f"hold it ({len(misplaced)} such tensors)"
         )
     return tensors
 
@@ -121,5 +131,4 @@ def _read_generation(fields: Fields, config: ModelConfig) -> GenerationDefaults:
         top_k=fields.integer("top_k", minimum=-1) if fields.has("top_k") else None,
         min_p=number("min_p", -1e-9),
         repetition_penalty=number("repetition_penalty", 0.0),
-        max_new_tokens=fields.integer("max_new_tokens") if fields.has("max_new_tokens") else None,
     )

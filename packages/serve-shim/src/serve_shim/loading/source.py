@@ -35,6 +35,16 @@ def resolve_source(model: str | None, revision: str | None = None) -> ModelSourc
     A hub name is downloaded where there is a network, at `revision` if one is given. Raises
     `ModelLoadError` that says what was looked for and what to give instead.
     """
+    source = _find(model, revision)
+    if revision is not None and source.origin != "hub":
+        raise ModelLoadError(
+            f"`revision` ({revision[:200]!r}) is for hub names, but the model is `{source.path}`; "
+            "remove `revision`, or name a model of the hub"
+        )
+    return source
+
+
+def _find(model: str | None, revision: str | None) -> ModelSource:
     if model is None:
         return _embedded()
     path = Path(model).expanduser()

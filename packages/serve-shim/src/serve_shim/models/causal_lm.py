@@ -33,9 +33,7 @@ class CausalLM(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        num_positions = min(
-            config.max_position_embeddings, max_positions or config.max_position_embeddings
-        )
+        num_positions = min(config.max_positions, max_positions or config.max_positions)
         cos_sin = build_cos_sin_cache(config.rope, config.head_dim, num_positions, device)
         vocab, hidden = config.vocab_size, config.hidden_size
         self.embedding = frozen(vocab, hidden, dtype=dtype, device=device)
@@ -54,11 +52,6 @@ class CausalLM(nn.Module):
     def dtype(self) -> torch.dtype:
         """The dtype of weights and activations."""
         return self.embedding.dtype
-
-    @property
-    def kv_cache_block_shape(self) -> tuple[int, int, int]:
-        """`(2, num_kv_heads, head_dim)`: a block holds `block_size` rows of head_dim for each."""
-        return 2, self.config.num_kv_heads, self.config.head_dim
 
     def forward(self, input_ids: Tensor, positions: Tensor, step: AttentionStep) -> Tensor:
         """Return normed hidden states [T, hidden] for int64 `input_ids` [T] at `positions` [T]."""

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
-from serve_shim.models.rope import RopeConfig
+from serve_shim.models.rope import RopeConfig, YarnScaling
+
+_MOST_POSITIONS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,11 @@ class ModelConfig:
                 f"`sliding_layers` marks {len(self.sliding_layers)} layers, "
                 f"the model has {self.num_layers}"
             )
+        if self._yarn_positions > _MOST_POSITIONS:
+            raise ValueError(
+                f"yarn reaches {self._yarn_positions:g} positions, at most {_MOST_POSITIONS} are "
+                "supported"
+            )
 
     @property
     def query_size(self) -> int:
@@ -62,6 +69,18 @@ class ModelConfig:
     def key_size(self) -> int:
         """Width of all key heads together, and of all value heads."""
         return self.num_kv_heads * self.head_dim
+
+    @property
+    def max_positions(self) -> int:
+        """Positions that the model can be served with, those that YaRN adds included."""
+        return max(self.max_position_embeddings, int(self._yarn_positions))
+
+    @property
+    def _yarn_positions(self) -> float:
+        scaling = self.rope.scaling
+        if not isinstance(scaling, YarnScaling):
+            return 0.0
+        return scaling.original_max_position * scaling.factor
 
     def window_of(self, layer: int) -> int | None:
         """Return how many keys a query of `layer` sees, itself included; None for all."""

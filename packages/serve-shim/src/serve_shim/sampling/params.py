@@ -79,7 +79,7 @@ class SamplingParams:
         _check_number("min_p", self.min_p, 0.0, 1.0)
         _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        _check_number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
 
     def _check_counts(self) -> None:
         _check_int("n", self.n, 1)

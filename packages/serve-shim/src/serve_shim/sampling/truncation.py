@@ -10,7 +10,12 @@ import numpy.typing as npt
 
 
 def truncate(weights_V: npt.NDArray[np.float32], *, min_p: float, top_k: int, top_p: float) -> None:
-    """Zero the weights of one row that the cuts remove, in place; the largest always stays."""
+    """Zero the weights of one row that the cuts remove, in place; the largest always stays.
+
+    A row that holds a NaN, or no positive weight, is left as it is.
+    """
+    if not weights_V.max() > 0.0:
+        return
     kept, edge = weights_V, np.float32(0.0)
     if min_p > 0.0:
         edge = np.float32(min_p) * weights_V.max()

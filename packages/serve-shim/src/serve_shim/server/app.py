@@ -22,7 +22,7 @@ Handler = Callable[[Service, Request], Awaitable[Response]]
 
 
 def build_app(service: Service, *, api_keys: Sequence[str] = ()) -> Starlette:
-    """The application that serves `service`; with `api_keys`, all but the probes need one."""
+    """The application that serves `service`; with `api_keys`, all but the public paths need one."""
     routes = build_routes(service)
     settings = service.settings
     layers = [
@@ -34,7 +34,12 @@ def build_app(service: Service, *, api_keys: Sequence[str] = ()) -> Starlette:
         ),
         *_cors(settings.cors_origins),
         Middleware(ErrorMiddleware, on_error=service.metrics.http.note_error),
-        Middleware(AuthMiddleware, keys=api_keys, root_path=settings.root_path),
+        Middleware(
+            AuthMiddleware,
+            keys=api_keys,
+            metrics_public=settings.metrics_public,
+            root_path=settings.root_path,
+        ),
     ]
     app = Starlette(
         routes=routes,

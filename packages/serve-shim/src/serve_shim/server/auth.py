@@ -22,13 +22,17 @@ PUBLIC_PATHS = frozenset(
 class AuthMiddleware:
     """Lets a request pass that asks for a public path or carries one of `keys` as bearer token.
 
-    Without keys everything passes. Keys are kept and compared as digests, all of them each time.
+    Without keys everything passes. `metrics_public` says whether `/metrics` is a public path. Keys
+    are kept and compared as digests, all of them each time.
     """
 
-    def __init__(self, app: ASGIApp, *, keys: Sequence[str], root_path: str = "") -> None:
+    def __init__(
+        self, app: ASGIApp, *, keys: Sequence[str], metrics_public: bool, root_path: str = ""
+    ) -> None:
         self._app = app
         self._digests = tuple(_digest(key.encode("utf-8")) for key in keys)
-        self._public = frozenset(root_path + path for path in PUBLIC_PATHS)
+        public = PUBLIC_PATHS if metrics_public else PUBLIC_PATHS - {"/metrics"}
+        self._public = frozenset(root_path + path for path in public)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection."""

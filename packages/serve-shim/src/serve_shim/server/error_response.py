@@ -18,7 +18,6 @@ from serve_shim.errors import (
     EngineDeadError,
     OverloadedError,
     RequestError,
-    ServeShimError,
     UnavailableError,
 )
 from serve_shim.server.errors import HttpError, MethodNotAllowedError, RouteNotFoundError
@@ -30,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 def error_response(error: Exception) -> Response:
     """The response that tells a client about `error`."""
-    return JsonResponse(error_body(error), status=error_status(error), headers=_headers(error))
+    return JsonResponse(error_body(error), status=error_status(error), headers=error_headers(error))
 
 
 def error_body(error: Exception) -> dict[str, Any]:
@@ -61,10 +60,27 @@ def error_status(error: Exception) -> int:
             return 500
 
 
-def log_unexpected(error: Exception, scope: Scope) -> None:
-    """Logs an exception that nobody raised on purpose, with the id its client knows."""
-    if not isinstance(error, ServeShimError):
-        _log.error("Request %s failed.", scope.get("request_id"), exc_info=error)
+def error_headers(error: Exception) -> Mapping[str, str]:
+    """The headers that `error` adds to its response."""
+    match error:
+        case HttpError():
+            return error.headers
+        case UnavailableError(code="draining"):
+            return {"retry-after": _seconds(error.retry_after_s), "connection": "close"}
+        case OverloadedError() | UnavailableError():
+            return {"retry-after": _seconds(error.retry_after_s)}
+        case _:
+            return {}
+
+
+def log_failure(error: Exception, scope: Scope) -> None:
+    """Logs an error whose client is told no more than 500, with the id that the client knows.
+
+    The death of the engine has one cause for all requests, so each gets a line without traceback.
+    """
+    if error_status(error) == 500:
+        trace = None if isinstance(error, EngineDeadError) else error
+        _log.error("Request %s failed: %s", scope.get("request_id"), error, exc_info=trace)
 
 
 def http_exception_response(request: Request, error: Exception) -> Response:
@@ -98,7 +114,7 @@ class ErrorMiddleware:
         except Exception as error:
             if started or scope["type"] != "http":
                 raise
-            log_unexpected(error, scope)
+            log_failure(error, scope)
             self._on_error(error)
             await error_response(error)(scope, receive, send)
 
@@ -127,18 +143,6 @@ def _describe(error: Exception) -> tuple[str, str | None, str | None]:
             return "The engine has stopped; the server's log has the cause.", None, "engine_dead"
         case _:
             return "The server had an internal error; its log has more.", None, "internal_error"
-
-
-def _headers(error: Exception) -> Mapping[str, str]:
-    match error:
-        case HttpError():
-            return error.headers
-        case UnavailableError(code="draining"):
-            return {"retry-after": _seconds(error.retry_after_s), "connection": "close"}
-        case OverloadedError() | UnavailableError():
-            return {"retry-after": _seconds(error.retry_after_s)}
-        case _:
-            return {}
 
 
 def _seconds(value: float) -> str:

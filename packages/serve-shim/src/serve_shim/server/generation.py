@@ -23,7 +23,7 @@ def generate(
     RequestError, OverloadedError and EngineDeadError are raised by the call itself if one prompt
     is refused; the others are then aborted.
     """
-    for prompt in prompts:
+    for prompt in prompts[1:]:  # the engine validates the first before it admits anything
         engine.validate(prompt.token_ids, params)
     streams = [
         engine.generate(f"{request_id}-{index}", prompt.token_ids, params)

@@ -53,15 +53,21 @@ async def live(service: Service, build: Build, stop: "asyncio.Future[int]") -> i
 async def _serve(service: Service, engine: Engine, stop: "asyncio.Future[int]") -> int:
     death = asyncio.create_task(_watch(engine))
     throughput = asyncio.create_task(log_throughput(service))
+    drained = asyncio.create_task(_drain_after(stop, service))
     try:
-        await asyncio.wait((death, stop), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((death, drained), return_when=asyncio.FIRST_COMPLETED)
         if death.done():
             await _fail(service, death.result())
-        await drain(service)
-        return 0
+        return drained.result()
     finally:
-        death.cancel()
-        throughput.cancel()
+        for task in (death, throughput, drained):
+            task.cancel()
+
+
+async def _drain_after(stop: "asyncio.Future[int]", service: Service) -> int:
+    await asyncio.wait((stop,))
+    await drain(service)
+    return 0
 
 
 async def drain(service: Service) -> None:

@@ -22,11 +22,14 @@ def bind(settings: Settings) -> socket.socket:
         return _bind_uds(Path(settings.uds)) if settings.uds else _bind_tcp(settings)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
+            flag = "--uds" if settings.uds else "--port"
             raise AddressInUseError(
                 f"`{where}` is already in use; stop what listens there or choose another "
-                "with `--port`."
+                f"with `{flag}`."
             ) from None
-        raise SettingsError(f"Cannot listen on `{where}`: {error.strerror}.") from None
+        raise SettingsError(f"Cannot listen on `{where}`: {error.strerror or error}.") from None
+    except ValueError as error:  # a name that cannot be one
+        raise SettingsError(f"Cannot listen on {where!r}: {error}.") from None
 
 
 def url(bound: socket.socket) -> str:
@@ -48,6 +51,8 @@ def _bind_tcp(settings: Settings) -> socket.socket:
 
 
 def _bind_uds(path: Path) -> socket.socket:
+    if "\0" in str(path):  # the system would end the name there
+        raise ValueError("the path has a null byte")
     if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
         path.unlink()
     return _bound(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), str(path))

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import uvicorn
@@ -62,15 +62,26 @@ async def _serve(
     signals.install()
     service = Service(settings, StartupStatus())
     app = build_app(service, api_keys=[key.get_secret_value() for key in keys])
-    web = _WebServer(_web_config(settings, app))
+    web = _WebServer(_web_config(settings, app, service.metrics.http.note_error))
     _log.info("Starting serve-shim server on %s", url(bound))
     _log_routes(app)
     serving = asyncio.create_task(web.serve(sockets=[bound]))
+    living = asyncio.create_task(live(service, build, signals.first))
     try:
-        return await live(service, build, signals.first)
+        return await first_to_end(living, serving)
     finally:
         web.should_exit = True
-        await serving
+        await asyncio.wait((living, serving))
+
+
+async def first_to_end(living: "asyncio.Task[int]", serving: "asyncio.Task[None]") -> int:
+    """The exit code of `living`; cancels it and raises if `serving` ends first."""
+    await asyncio.wait((living, serving), return_when=asyncio.FIRST_COMPLETED)
+    if living.done():
+        return living.result()
+    living.cancel()
+    serving.result()
+    raise RuntimeError("The web server has ended by itself.")
 
 
 class _WebServer(uvicorn.Server):
@@ -80,10 +91,12 @@ class _WebServer(uvicorn.Server):
         return nullcontext()
 
 
-def _web_config(settings: Settings, app: Starlette) -> uvicorn.Config:
+def _web_config(
+    settings: Settings, app: Starlette, on_refusal: Callable[[Exception], None]
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=bounded_protocol(settings.limits.max_header_bytes),
+        http=bounded_protocol(settings.limits.max_header_bytes, on_refusal=on_refusal),
         ws="none",
         lifespan="off",
         log_config=None,

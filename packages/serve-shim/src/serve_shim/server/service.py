@@ -11,6 +11,7 @@ from serve_shim.server.body import BodyLimits
 from serve_shim.server.errors import ModelNotFoundError
 from serve_shim.server.in_flight import InFlight
 from serve_shim.server.metrics.server_metrics import ServerMetrics
+from serve_shim.server.prompts import PromptMaker
 from serve_shim.settings.tree import Settings
 
 _BODY_TIMEOUT_S = 60.0
@@ -28,6 +29,7 @@ class Service:
         self.status = status
         self.metrics = ServerMetrics(settings.metrics_prefix, status)
         self.in_flight = InFlight()
+        self.prompts = PromptMaker()
         self.created = int(time.time())
         self.body_limits = BodyLimits(settings.limits.max_body_bytes, _BODY_TIMEOUT_S)
         self.keep_alive_s = _KEEP_ALIVE_S
@@ -83,13 +85,16 @@ class Service:
         )
 
     def readiness(self) -> tuple[bool, dict[str, Any]]:
-        """Whether requests are served, and the words of a readiness probe."""
+        """Whether requests are served, and the words of a readiness probe.
+
+        Anyone may probe, so the engine's own words are for the log.
+        """
         phase = self.status.phase
         if phase is Phase.READY and self._engine is not None:
-            is_healthy, reason = self._engine.is_healthy()
-            return is_healthy, {"status": "ok"} if is_healthy else _failed(reason)
+            is_healthy, _ = self._engine.is_healthy()
+            return is_healthy, {"status": "ok"} if is_healthy else _failed("stalled")
         if phase is Phase.FAILED:
-            return False, _failed(self.status.error or "unknown")
+            return False, _failed("engine_dead")
         if phase in (Phase.DRAINING, Phase.STOPPED):
             return False, {"status": "draining", "in_flight": len(self.in_flight)}
         return False, {
@@ -106,4 +111,4 @@ class Service:
 
 
 def _failed(reason: str) -> dict[str, Any]:
-    return {"status": "failed", "reason": reason[:300]}
+    return {"status": "failed", "reason": reason}

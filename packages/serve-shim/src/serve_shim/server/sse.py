@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from serve_shim.server.error_response import error_body, log_unexpected
+from serve_shim.server.error_response import error_body, log_failure
 from serve_shim.server.in_flight import InFlight
 from serve_shim.server.json_response import to_json
 
@@ -47,7 +47,7 @@ class EventStreamResponse(Response):
         except Exception as error:
             if not self._started:
                 raise
-            log_unexpected(error, scope)
+            log_failure(error, scope)
             await self._write(send, error_event(error) + DONE, more=False)
 
     async def _send_all(self, send: Send) -> None:

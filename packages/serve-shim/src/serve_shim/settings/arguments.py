@@ -137,13 +137,23 @@ class _Reader:
         if key == "config":
             self.line.config_files.append(self._take_value(option) if value is None else value)
         elif key == "print_config":
-            if value not in (None, "text", "json"):
-                raise WrongSettingError(f"wants text or json, not {show(value)}", _at(option))
-            self.line.print_config = "json" if value == "json" else "text"
+            self.line.print_config = self._read_format(option, value)
         else:
             if value is not None:
                 raise WrongSettingError("takes no value", _at(option))
             self.line.dry_run = True
+
+    def _read_format(self, option: str, value: str | None) -> Literal["text", "json"]:
+        following = self.tokens[self.next] if self.next < len(self.tokens) else None
+        if value is None and following in ("text", "json"):
+            self.next += 1
+            raise WrongSettingError(
+                f"write `{option}={following}`; for a model of this name `--model {following}`",
+                _at(option),
+            )
+        if value not in (None, "text", "json"):
+            raise WrongSettingError(f"wants text or json, not {show(value)}", _at(option))
+        return "json" if value == "json" else "text"
 
     def _find(self, option: str, name: str) -> tuple[Node, Path]:
         """The setting an option names. A single dash is for the short spellings alone."""

@@ -1,12 +1,12 @@
 """Settings from a YAML or JSON file, each with its line. It reads the file and nothing else.
 
-Keys are spelt as on the command line, flat or nested, with `-` or `_`. A key that stands twice, a
-key that is no name and anything YAML would run or build are refused.
+Keys are spelt as on the command line, flat or nested, with `-` or `_`. A setting that stands twice
+in whatever spelling, a key that is no name and anything YAML would run or build are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
 
 import yaml
@@ -33,9 +33,10 @@ def from_file(root: Section, name: str) -> Iterator[Given | WrongSettingError]:
         yield problem
         return
     if value is not None and not isinstance(value, Mapping):
-        yield WrongSettingError(f"wants names and values at the top, not {show(value)}", source)
+        yield WrongSettingError("wants names and values at the top", source)
         return
-    yield from flatten(root, root, (), value, lambda below: _locate(name, lines, below))
+    given = flatten(root, root, (), value, lambda below: _locate(name, lines, below))
+    yield from _refuse_repeated(given)
 
 
 def _read(name: str, source: Source) -> str:
@@ -62,10 +63,10 @@ def _parse_yaml(text: str, source: Source) -> tuple[object, dict[Path, int]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        is_shown = mark is not None and not may_hold_secret(text)
-        snippet = mark.get_snippet(indent=4, max_length=70) if mark and is_shown else None
-        reason = ", ".join(filter(None, (error.context, error.problem)))
-        message = f"not valid YAML{place}: {reason}" + (f"\n{snippet}" if snippet else "")
+        message = f"not valid YAML{place}"
+        if not may_hold_secret(text):  # the reason too may quote the text
+            message += ": " + ", ".join(filter(None, (error.context, error.problem)))
+            message += f"\n{mark.get_snippet(indent=4, max_length=70)}" if mark else ""
         raise WrongSettingError(message, source) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise WrongSettingError(
@@ -85,6 +86,21 @@ def _note_lines(node: yaml.Node, path: Path, lines: dict[Path, int], source: Sou
         seen.add(name)
         lines[(*path, name)] = line
         _note_lines(value, (*path, name), lines, source)
+
+
+def _refuse_repeated(
+    given: Iterable[Given | WrongSettingError],
+) -> Iterator[Given | WrongSettingError]:
+    """The same items, an error in place of a setting that another spelling gave before."""
+    first: dict[Path, Source] = {}
+    for item in given:
+        if isinstance(item, Given) and item.path in first:
+            message = f"`{'.'.join(item.path)}` stands a second time; first at {first[item.path]}"
+            yield WrongSettingError(message, item.source, item.path)
+            continue
+        if isinstance(item, Given):
+            first[item.path] = item.source
+        yield item
 
 
 def _locate(name: str, lines: Mapping[Path, int], below: Path) -> Source:

@@ -63,7 +63,8 @@ def flatten_text(
         try:
             yield Given(path, to_value(node, _read_scalar(node, text)), source)
         except WrongSettingError as problem:
-            yield WrongSettingError(f"`{'.'.join(path)}`: {problem.message}", source, path)
+            reason = "is no JSON list of keys" if node.is_secret else problem.message
+            yield WrongSettingError(f"`{'.'.join(path)}`: {reason}", source, path)
         except ValueError as error:
             yield WrongSettingError(f"`{'.'.join(path)}` {error}", source, path)
         return

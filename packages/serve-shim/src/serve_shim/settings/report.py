@@ -1,7 +1,6 @@
 """Resolved settings for people and programs, each value with its source. Secrets become `***`.
 
-The text is itself a valid `--config` file: secrets, and what this version does not act on, stand
-in it as comments.
+The text is itself a valid `--config` file: defaults and secrets stand in it as comments.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def to_json(resolved: Resolved) -> str:
 
 def to_text(resolved: Resolved) -> str:
     """All settings as YAML, the source of each behind it."""
-    lines = ["# Resolved settings and their sources. This text is a valid --config file."]
+    lines = ["# All settings and their sources: a valid --config file, with defaults as comments."]
     above: Path = ()
     for row in to_rows(resolved):
         lines.extend(_headings(row.path[:-1], above))
@@ -114,7 +113,7 @@ def _headings(section: Path, above: Path) -> Iterator[str]:
 
 
 def _line(row: Row) -> str:
-    is_comment = bool(row.note) or (row.is_secret and bool(row.value))
+    is_comment = row.source is DEFAULT or (row.is_secret and bool(row.value))
     text = f"{'  ' * (len(row.path) - 1)}{'# ' if is_comment else ''}{_key(row.path[-1])}: "
     text += json.dumps(row.value, ensure_ascii=False)
     origin = row.note or str(row.source)

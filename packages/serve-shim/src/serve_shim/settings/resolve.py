@@ -18,6 +18,7 @@ from serve_shim.settings.environment import CONFIG_FILE, from_environment
 from serve_shim.settings.explain import explain
 from serve_shim.settings.flatten import flatten
 from serve_shim.settings.inert import find_refusals
+from serve_shim.settings.offline import find_misplaced
 from serve_shim.settings.schema import settings_schema
 from serve_shim.settings.source import DEFAULT, Given, Kind, Path, Source, source_at
 from serve_shim.settings.tree import Settings
@@ -62,18 +63,15 @@ def resolve(argv: Sequence[str] = (), environ: Mapping[str, str] | None = None) 
     return _merge(given, line)
 
 
-def resolve_arguments(
-    arguments: Mapping[str, object], environ: Mapping[str, str] | None = None
-) -> Resolved:
-    """Settings from Python: names and values (models too) over an environment.
+def resolve_arguments(arguments: Mapping[str, object]) -> Resolved:
+    """Settings of a model without a server, from Python names and values (models too).
 
-    Raises SettingsError like `resolve`.
+    Raises SettingsError like `resolve`, and for what only a server acts on.
     """
     root = settings_schema(Settings)
     plain = {name: _to_plain(value) for name, value in arguments.items()}
-    given = list(from_environment(root, environ or {}))
-    given.extend(flatten(root, root, (), plain, _locate_argument))
-    return _merge(given, CommandLine())
+    given = list(flatten(root, root, (), plain, _locate_argument))
+    return _merge([*given, *find_misplaced(given)], CommandLine())
 
 
 def _merge(given: Iterable[Given | WrongSettingError], line: CommandLine) -> Resolved:

@@ -5,6 +5,7 @@ A field's docstring is its help text. Unknown keys and values out of range are r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
@@ -66,12 +67,24 @@ def require_positive(size: ByteSize) -> ByteSize:
     return size
 
 
+def to_root_path(path: str) -> str:
+    """Refuse a path that no request's path can begin with."""
+    if not re.fullmatch(r"(/[!-~]*[!-.0-~])?", path):
+        raise ValueError("must begin with `/`, not end with `/`, and be ASCII without blanks")
+    return path
+
+
+def strip_text(value: object) -> object:
+    """Text without the blanks around it; other values as they are."""
+    return value.strip() if isinstance(value, str) else value
+
+
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Seed = Annotated[int, BeforeValidator(refuse_bool), Field(ge=-(2**63), le=2**63 - 1)]
 Seconds = Annotated[float, BeforeValidator(refuse_bool), Field(ge=0, allow_inf_nan=False)]
 Bytes = Annotated[ByteSize, BeforeValidator(refuse_bool), AfterValidator(require_positive)]
-Secret = Annotated[SecretStr, Field(min_length=1)]
+Secret = Annotated[SecretStr, BeforeValidator(strip_text), Field(min_length=1)]
 Providers = Annotated[tuple[Name, ...], AfterValidator(to_providers)]
 
 
@@ -154,7 +167,7 @@ class Settings(ConfigModel):
     model: Annotated[Name | None, Flag("Model")] = None
     """Directory, GGUF file or hub name, also as MODEL; the embedded model by default."""
     tokenizer: Annotated[Name | None, Flag("Model")] = None
-    """Directory or hub name of the tokenizer; the model's own by default."""
+    """Directory or GGUF file of the tokenizer; the model's own by default."""
     revision: Annotated[Name | None, Flag("Model")] = None
     """Commit, tag or branch of a model on the hub."""
     served_model_name: Annotated[tuple[Name, ...], Flag("Model")] = ()
@@ -176,8 +189,8 @@ class Settings(ConfigModel):
     """Port to listen on; 0 takes a free one."""
     uds: Annotated[FilePath | None, Flag("Server")] = None
     """Unix socket to listen on instead of host and port."""
-    root_path: Annotated[str, Flag("Server")] = ""
-    """Path under which a proxy publishes the server."""
+    root_path: Annotated[str, AfterValidator(to_root_path), Flag("Server")] = ""
+    """Path under which a proxy publishes the server, such as /api."""
     api_key: Annotated[tuple[Secret, ...], Flag("Server")] = ()
     """Key that requests must carry; several as a JSON list. Prefer the variable or the file."""
     api_key_file: Annotated[FilePath | None, Flag("Server")] = None
@@ -190,10 +203,14 @@ class Settings(ConfigModel):
         str, StringConstraints(pattern=r"^([a-zA-Z_:][a-zA-Z0-9_:]*)?$"), Flag("Server")
     ] = "vllm:"
     """Beginning of every metric's name."""
+    metrics_public: Annotated[bool, Flag("Server")] = True
+    """Answer /metrics without a key, as scrapers have none; --no-metrics-public asks for one."""
     shutdown_timeout: Annotated[Seconds, Flag("Server")] = 30.0
     """Seconds that requests in flight get after SIGTERM."""
     drain_grace: Annotated[Seconds, Flag("Server")] = 0.0
     """Seconds to go on listening after SIGTERM, so that a balancer notices."""
+    watchdog_timeout: Annotated[Seconds, Field(gt=0), Flag("Server")] = 300.0
+    """Seconds that one step may take before the engine counts as stuck and the server ends."""
 
     log_level: Annotated[LogLevel, Flag("Logging")] = LogLevel.INFO
     """DEBUG, INFO, WARNING, ERROR or CRITICAL."""

@@ -72,6 +72,16 @@ def weighed(context: Context, value: object) -> object:
 
 
 @pass_context
+def sliced(context: Context, value: object) -> object:
+    """Charge the copy that a slice is."""
+    budget = current_budget()
+    budget.take_steps()
+    if isinstance(value, str | list | tuple):
+        budget.take_chars(len(value))
+    return value
+
+
+@pass_context
 def join(context: Context, value: Any, d: str = "", attribute: str | None = None) -> str:
     """Join as Jinja does, charged first."""
     items = each(context, value)

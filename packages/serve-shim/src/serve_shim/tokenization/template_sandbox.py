@@ -1,7 +1,7 @@
 """Owns the Jinja environment for chat templates; refuses unlisted filters, methods and big results.
 
 Jinja's immutable sandbox keeps a template from Python's internals and from changing its inputs.
-On top of it every loop, call, print, concatenation and container is charged to the budget.
+On top of it every loop, call, print, concatenation, slice and container is charged to the budget.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,18 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from serve_shim.tokenization.render_budget import BudgetExceededError, current_budget
-from serve_shim.tokenization.template_filters import allowed_filters, concat, each, emit, weighed
+from serve_shim.tokenization.template_filters import (
+    allowed_filters,
+    concat,
+    each,
+    emit,
+    sliced,
+    weighed,
+)
 from serve_shim.tokenization.template_growth import (
     check_power,
     formatted_size,
@@ -64,6 +72,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             "_each": each,
             "_emit": emit,
             "_concat": concat,
+            "_sliced": sliced,
             "_weighed": weighed,
         }
         del self.globals["lipsum"]
@@ -90,6 +99,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         result = ImmutableSandboxedEnvironment.call(self, context, function, *values, **kwargs)
         if isinstance(result, str | list | tuple | dict):
             budget.take_chars(len(result))
+            budget.weigh(result)
+        elif isinstance(result, Namespace):
             budget.weigh(result)
         return result
 
@@ -122,6 +133,8 @@ class _Charging(NodeTransformer):
                 node.nodes = [_through("_emit", _as_constant(child)) for child in node.nodes]
             case nodes.Concat():
                 return _through("_concat", nodes.List(node.nodes, lineno=node.lineno))
+            case nodes.Getitem(arg=nodes.Slice()):
+                return _through("_sliced", node)
             case nodes.List() | nodes.Dict():
                 return _through("_weighed", node)
             case nodes.Tuple(ctx="load"):

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from ir_core.testing.case import Case
 from ir_core.testing.checks import batch, functional, numerics, torch_contract
 
@@ -13,18 +11,28 @@ from ir_core.testing.checks import batch, functional, numerics, torch_contract
 class Check:
     """One check: raises ConformanceError to fail, CheckDeclined with a reason not to be made.
 
-    `applies` says for which cases it is made. A check that is not `every_case` costs a compilation
-    or is independent of the arguments: it runs on one accepted case per implementation.
+    `applies` says for which cases it is made. With `num_dtypes` it costs a compilation or is
+    independent of the arguments: it is made on one case of several tokens in each of the first so
+    many dtypes that the implementation accepts.
     """
 
     name: str
     run: Callable[[Case], None]
     applies: Callable[[Case], bool]
-    every_case: bool = True
+    num_dtypes: int | None = None
 
 
 def _always(case: Case) -> bool:
     return True
+
+
+def _has_several_tokens(case: Case) -> bool:
+    return case.has_several_tokens
+
+
+def _has_inferred_fake(case: Case) -> bool:
+    # A fake of its own is where an op says that its outputs have another dtype.
+    return case.op.fake is None
 
 
 def _has_maybe_inplace(case: Case) -> bool:
@@ -41,28 +49,25 @@ def _has_16_bit_limit(case: Case) -> bool:
 
 def _claims_batch_invariance(case: Case) -> bool:
     # The check chooses its own number of rows, so workloads of one row or none repeat another.
-    return case.implementation.batch_invariant and case.workload.inputs.get("num_tokens", 0) > 1
+    return case.implementation.batch_invariant and case.has_several_tokens
 
 
 CHECKS = (
     Check("matches-native", numerics.matches_native, _always),
     Check("rounds-like-native", numerics.rounds_like_native, _has_16_bit_limit),
-    Check("passes-on-non-finite", numerics.passes_on_non_finite, _always),
+    Check("passes-on-non-finite", numerics.passes_on_non_finite, _has_several_tokens),
     Check("keeps-its-inputs", functional.keeps_its_inputs, _always),
     Check("gives-fresh-outputs", functional.gives_fresh_outputs, _always),
-    Check("gives-the-activation-dtype", functional.gives_the_activation_dtype, _always),
+    Check("gives-the-activation-dtype", functional.gives_the_activation_dtype, _has_inferred_fake),
     Check("donates-without-a-trace", functional.donates_without_a_trace, _has_maybe_inplace),
     Check("runs-as-itself", functional.runs_as_itself, _always),
-    Check("binds-every-call-form", functional.binds_every_call_form, _always, every_case=False),
+    Check("binds-every-call-form", functional.binds_every_call_form, _always, num_dtypes=1),
     Check("reads-strides", functional.reads_strides, _always),
     Check("agrees-with-fake", torch_contract.agrees_with_fake, _always),
-    Check("has-native-schema", torch_contract.has_native_schema, _always, every_case=False),
-    Check("passes-opcheck", torch_contract.passes_opcheck, _always, every_case=False),
-    Check("compiles-to-the-same", torch_contract.compiles_to_the_same, _always, every_case=False),
+    Check("has-native-schema", torch_contract.has_native_schema, _always, num_dtypes=1),
+    Check("passes-opcheck", torch_contract.passes_opcheck, _always, num_dtypes=1),
+    Check("compiles-to-the-same", torch_contract.compiles_to_the_same, _always, num_dtypes=2),
     Check("selects-by-static-facts", batch.selects_the_same_for_every_batch, _always),
     Check("keeps-rows-apart", batch.keeps_rows_apart, _claims_batch_invariance),
+    Check("keeps-threads-apart", batch.keeps_threads_apart, _claims_batch_invariance),
 )
-
-CHECK_NAMES = tuple(check.name for check in CHECKS)
-# The dtype in which the checks that run once are made, if the implementation accepts it.
-FIRST_DTYPE = torch.float32

@@ -1,6 +1,7 @@
 """Checks that a batch cannot be seen: in the choice of an implementation and, if claimed, a row."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from ir_core.testing.errors import CheckDeclined, ConformanceError
 
 _COUNTS = (0, 1, 2, 7, 8, 64)
 _NUM_ROWS = 7
+# Torch gives a second thread its share from 32768 elements on; outputs may be half as wide as rows.
+_SPLIT_ELEMENTS = 4 * 32768
 
 
 def selects_the_same_for_every_batch(case: Case) -> None:
@@ -39,6 +42,35 @@ def keeps_rows_apart(case: Case) -> None:
         for at, output in enumerate(together):
             _expect_row(output[row], alone[at][0], f"output {at}, row {row}: alone")
             _expect_row(output[row], moved[at][-1], f"output {at}, row {row}: among others")
+
+
+def keeps_threads_apart(case: Case) -> None:
+    """Rows have the bytes that they have alone where the work is split between two threads."""
+    _require_rows(case, case.arguments(num_tokens=_NUM_ROWS))
+    num_rows = _num_split_rows(case)
+    arguments = case.arguments(num_tokens=num_rows)
+    with _two_threads():
+        together = run(case.implementation, copied(arguments)).outputs
+        for row in (num_rows // 2 - 1, num_rows // 2, num_rows // 2 + 1):
+            alone = run(case.implementation, _rows(case, arguments, [row])).outputs
+            for at, output in enumerate(together):
+                _expect_row(output[row], alone[at][0], f"output {at}, row {row}: alone")
+
+
+def _num_split_rows(case: Case) -> int:
+    """An odd number, so that the second half begins in the middle of a row."""
+    row = case.arguments(num_tokens=1)[case.op.schema.names.index(case.op.activations[0])]
+    return max(3, _SPLIT_ELEMENTS // max(1, row.numel())) | 1
+
+
+@contextmanager
+def _two_threads() -> Generator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _verdict(case: Case, arguments: Sequence[Any]) -> tuple[str, str]:

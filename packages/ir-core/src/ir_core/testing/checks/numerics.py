@@ -42,7 +42,13 @@ def rounds_like_native(case: Case) -> None:
 
 
 def passes_on_non_finite(case: Case) -> None:
-    """NaN, infinities and subnormal numbers in the activations give what they give in native."""
+    """NaN, infinities and subnormal numbers in the activations give what they give in native.
+
+    They lie in all rows but the last, so a case has several.
+    """
+    if case.op.mutates:
+        # Attention: torch's own gives 0 or NaN for a query of NaN, by the number of its keys.
+        raise CheckDeclined("rows reach others through what the op writes, so native is no measure")
     arguments = _poisoned(case, case.arguments())
     require_selected(case.implementation, arguments)
     got = run(case.implementation, copied(arguments))

@@ -1,5 +1,9 @@
-"""Owns metrics of HTTP itself: requests and refusals, by route and never by what a client wrote."""
+"""Owns what is kept of each HTTP request: metrics, and a log line for those that went wrong.
 
+Both name the route, never what a client wrote.
+"""
+
+import logging
 import time
 from collections.abc import Collection
 
@@ -9,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve_shim.errors import OverloadedError, UnavailableError
 from serve_shim.server.metrics.buckets import HTTP_S
 
+_log = logging.getLogger("serve_shim.access")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -48,7 +53,7 @@ class HttpFamilies:
 
 
 class HttpMetricsMiddleware:
-    """Counts and times every request; `paths` are the routes without parameters."""
+    """Counts, times and logs requests; `paths` are the routes without parameters."""
 
     def __init__(self, app: ASGIApp, *, families: HttpFamilies, paths: Collection[str]) -> None:
         self._app = app
@@ -74,10 +79,19 @@ class HttpMetricsMiddleware:
         finally:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             seconds = time.perf_counter() - started
-            self._families.note(self._handler(scope), method, status, seconds)
+            handler = self._handler(scope)
+            self._families.note(handler, method, status, seconds)
+            if status >= 400:
+                words = f"{method} {handler} {status} {seconds:.3f}s"
+                _log.log(_level(status), "%s %s", words, scope.get("request_id"))
 
     def _handler(self, scope: Scope) -> str:
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         if path in self._paths:
             return path
         return "/v1/models/{model}" if path.startswith("/v1/models/") else "unknown"
+
+
+def _level(status: int) -> int:
+    # A refusal (503) is expected while the server starts or is full.
+    return logging.WARNING if status >= 500 and status != 503 else logging.DEBUG

@@ -11,7 +11,6 @@ from serve_shim.sampling.params import SamplingParams
 from serve_shim.server.body import read_object
 from serve_shim.server.generation import generate
 from serve_shim.server.json_response import JsonResponse
-from serve_shim.server.prompts import render, to_prompts
 from serve_shim.server.request_id import new_id
 from serve_shim.server.respond import Answer
 from serve_shim.server.service import Service
@@ -35,11 +34,12 @@ async def create_completion(service: Service, request: Request) -> Response:
     envelope = _envelope(service, body, "cmpl", "text_completion")
     engine = service.admit()
     params = body.to_params(service.settings.limits, engine.sampling_defaults)
-    prompts = await to_prompts(
+    prompts = await service.prompts.to_prompts(
         engine.tokenizer,
         body.prompt,
         add_special_tokens=body.add_special_tokens is not False,
         with_text=bool(body.echo),
+        max_model_len=engine.max_model_len,
     )
     choices = CompletionChoices(body, prompts, _token_text(engine, body))
     return await _answer(service, request, body, prompts, params, choices, envelope)
@@ -53,7 +53,10 @@ async def create_chat_completion(service: Service, request: Request) -> Response
     envelope = _envelope(service, body, "chatcmpl", kind)
     engine = service.admit()
     params = body.to_params(service.settings.limits, engine.sampling_defaults)
-    prompts = [await render(engine.tokenizer, body.conversation())]
+    prompt = await service.prompts.render(
+        engine.tokenizer, body.conversation(), max_model_len=engine.max_model_len
+    )
+    prompts = [prompt]
     choices = ChatChoices(body, prompts, _token_text(engine, body))
     return await _answer(service, request, body, prompts, params, choices, envelope)
 

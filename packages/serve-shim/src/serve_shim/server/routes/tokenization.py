@@ -1,14 +1,16 @@
 """Owns `POST /tokenize` and `POST /detokenize`."""
 
-import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serve_shim.engine.protocol import Engine
 from serve_shim.server.body import read_object
 from serve_shim.server.json_response import JsonResponse
-from serve_shim.server.prompts import decode, render, to_prompts
+from serve_shim.server.prompts import decode
 from serve_shim.server.service import Service
 from serve_shim.server.wire.prompt import Prompt
 from serve_shim.server.wire.tokenization import (
@@ -25,17 +27,19 @@ async def tokenize(service: Service, request: Request) -> Response:
     if "messages" in body:
         chat = TokenizeChatRequest.parse(body)
         service.resolve_model(chat.model)
-        prompt = await render(
+        prompt = await service.prompts.render(
             engine.tokenizer,
             chat.conversation(),
             add_special_tokens=bool(chat.add_special_tokens),
         )
-        return _tokens(service, prompt, with_text=bool(chat.return_token_strs))
+        return await _answer(service, prompt, with_text=bool(chat.return_token_strs))
     text = TokenizeTextRequest.parse(body)
     service.resolve_model(text.model)
     adds = text.add_special_tokens is not False
-    [prompt] = await to_prompts(engine.tokenizer, [text.prompt], add_special_tokens=adds)
-    return _tokens(service, prompt, with_text=bool(text.return_token_strs))
+    [prompt] = await service.prompts.to_prompts(
+        engine.tokenizer, [text.prompt], add_special_tokens=adds
+    )
+    return await _answer(service, prompt, with_text=bool(text.return_token_strs))
 
 
 async def detokenize(service: Service, request: Request) -> Response:
@@ -43,12 +47,18 @@ async def detokenize(service: Service, request: Request) -> Response:
     engine = service.admit()
     body = DetokenizeRequest.parse(await read_object(request, service.body_limits))
     service.resolve_model(body.model)
-    text = await asyncio.to_thread(decode, engine.tokenizer, body.tokens, skip_special_tokens=False)
-    return JsonResponse({"prompt": text})
+    return await service.prompts.run(partial(_text, engine, body.tokens))
 
 
-def _tokens(service: Service, prompt: Prompt, *, with_text: bool) -> Response:
-    engine = service.admit()
+def _text(engine: Engine, token_ids: Sequence[int]) -> Response:
+    return JsonResponse({"prompt": decode(engine.tokenizer, token_ids, skip_special_tokens=False)})
+
+
+async def _answer(service: Service, prompt: Prompt, *, with_text: bool) -> Response:
+    return await service.prompts.run(partial(_tokens, service.admit(), prompt, with_text))
+
+
+def _tokens(engine: Engine, prompt: Prompt, with_text: bool) -> Response:
     answer: dict[str, Any] = {
         "count": len(prompt.token_ids),
         "max_model_len": engine.max_model_len,

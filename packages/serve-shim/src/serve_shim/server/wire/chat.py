@@ -74,7 +74,7 @@ class ChatRequest(ConversationFields, SamplingFields):
         """The request's parameters over the model's; SamplingParamsError beyond the limits."""
         self._check_tools()
         check_logprobs("top_logprobs", self.top_logprobs, limits)
-        wanted = {**(defaults or {}), **self.sampling_fields(limits)}
+        wanted: dict[str, Any] = {**(defaults or {}), **self.sampling_fields(limits)}
         wanted["max_tokens"] = self._max_tokens()
         wanted["logprobs"] = self._num_logprobs()
         return SamplingParams(**wanted)

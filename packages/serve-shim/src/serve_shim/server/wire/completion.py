@@ -66,7 +66,7 @@ class CompletionRequest(SamplingFields):
     ) -> SamplingParams:
         """The request's parameters over the model's; SamplingParamsError beyond the limits."""
         check_logprobs("logprobs", self.logprobs, limits)
-        wanted = {**(defaults or {}), **self.sampling_fields(limits)}
+        wanted: dict[str, Any] = {**(defaults or {}), **self.sampling_fields(limits)}
         self._check_size(limits)
         max_tokens = wanted.setdefault("max_tokens", _DEFAULT_MAX_TOKENS)
         if max_tokens == 0 and not self.echo:

@@ -1,0 +1,9 @@
+"""Kernels of `paged_attention`, one file per provider."""
+
+from ir_core import IrOp
+from ir_kernels.paged_attention import rowwise
+
+
+def register(op: IrOp) -> None:
+    """Register every provider of this folder."""
+    rowwise.register(op)
