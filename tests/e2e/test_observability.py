@@ -50,6 +50,10 @@ def test_log_metrics_and_explain_agree_on_rms_norm(float32_server: Server) -> No
         assert reason == explained[provider]
         assert f"rms_norm: rejected `{provider}`: {reason}" in float32_server.log
     assert f"rms_norm: used `{chosen}`" in float32_server.log
+    table = float32_server.log.partition("Implementations used so far:")[2]
+    line = next(line for line in table.splitlines() if line.split()[:1] == ["rms_norm"])
+    assert line.split()[1] == chosen
+    assert f"aiter: {explained['aiter']}" in line
 
 
 def test_every_op_of_the_model_is_in_the_table(float32_server: Server) -> None:

@@ -13,6 +13,7 @@ from serve_shim.engine.stats_sink import StatsSink
 from serve_shim.engine.status import StartupStatus
 from serve_shim.errors import EngineDeadError, UnavailableError
 from serve_shim.server.loader import Loader
+from serve_shim.server.selections import selections_report
 from serve_shim.server.service import Service
 from serve_shim.server.startup_report import startup_report
 from serve_shim.server.throughput_log import log_throughput
@@ -43,6 +44,7 @@ async def live(service: Service, build: Build, stop: "asyncio.Future[int]") -> i
     engine = loader.result.result()
     service.attach(engine)
     _log.info("%s", startup_report(status, engine))
+    _log.info("%s", selections_report())
     try:
         return await _serve(service, engine, stop)
     finally:

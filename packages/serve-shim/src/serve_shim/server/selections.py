@@ -1,4 +1,4 @@
-"""Owns the one reading of which implementations have run; metrics and `/debug/ir` both use it."""
+"""Owns the one reading of which implementations have run, for metrics, `/debug/ir` and the log."""
 
 from typing import TYPE_CHECKING
 
@@ -11,3 +11,12 @@ def executed_selections() -> "tuple[ExecutedSelection, ...]":
     import ir_core as ir  # noqa: PLC0415 - brings torch, which answering probes does not need
 
     return ir.selections()
+
+
+def selections_report() -> str:
+    """A line for each distinct selection that has run: op, provider used, rejections and why."""
+    import ir_core as ir  # noqa: PLC0415 - as above
+
+    return "\n".join(
+        ["Implementations used so far:", *(f"  {x}" for x in ir.format_selections().splitlines())]
+    )
