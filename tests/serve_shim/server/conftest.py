@@ -1,7 +1,8 @@
 """Fixtures: a service with a fake engine, and a client that speaks ASGI to it."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -68,13 +69,20 @@ class Records(logging.Handler):
         self.records.append(record)
 
 
-@pytest.fixture
-def server_log() -> Iterator[list[logging.LogRecord]]:
-    """What the server's modules log, whether or not their records reach the root logger."""
-    logger, handler = logging.getLogger("serve_shim.server"), Records()
+@contextmanager
+def recorded(name: str) -> Generator[list[logging.LogRecord]]:
+    """All that a logger and those below it log, whether or not it reaches the root logger."""
+    logger, handler = logging.getLogger(name), Records()
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     yield handler.records
     logger.removeHandler(handler)
     logger.setLevel(level)
+
+
+@pytest.fixture
+def server_log() -> Iterator[list[logging.LogRecord]]:
+    """What the server's modules log."""
+    with recorded("serve_shim.server") as records:
+        yield records

@@ -7,19 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from .client import Client
-from .conftest import Records
+from .conftest import recorded
 from .fake_engine import FakeEngine
 
 
 @pytest.fixture
 def access_log() -> Iterator[list[logging.LogRecord]]:
-    logger, handler = logging.getLogger("serve_shim.access"), Records()
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    yield handler.records
-    logger.removeHandler(handler)
-    logger.setLevel(level)
+    with recorded("serve_shim.access") as records:
+        yield records
 
 
 def test_a_request_that_is_served_is_not_logged(
