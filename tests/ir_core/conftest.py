@@ -70,3 +70,36 @@ def add_scale(scale: IrOp) -> Callable[..., None]:
             return torch.full_like(x, result)
 
     return add
+
+
+@pytest.fixture
+def project(registry: Registry) -> IrOp:
+    """`x @ weight.T + bias`; in its layout `upside_down` the rows of both weights are reversed."""
+
+    @registry.register_op(weights=("weight", "bias"))
+    def project(
+        x: Tensor, weight: Tensor, bias: Tensor | None = None, layout: str = "plain"
+    ) -> Tensor:
+        """Project rows."""
+        result = x @ weight.T
+        return result if bias is None else result + bias
+
+    def reverse(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return weight.flip(0), None if bias is None else bias.flip(0)
+
+    project.register_layout("upside_down", pack=reverse, unpack=reverse)
+    return project
+
+
+@pytest.fixture
+def add_project(project: IrOp) -> Callable[..., None]:
+    """Register an implementation of `project` that gives `result`, by name and options."""
+
+    def add(provider: str, result: float = 0.0, **options: object) -> None:
+        @project.register_impl(provider, **options)  # type: ignore[arg-type]
+        def implementation(
+            x: Tensor, weight: Tensor, bias: Tensor | None = None, layout: str = "plain"
+        ) -> Tensor:
+            return x.new_full((*x.shape[:-1], weight.shape[0]), result)
+
+    return add

@@ -22,6 +22,14 @@ def number(x: Tensor) -> int:
     raise NotImplementedError
 
 
+def laid_out(x: Tensor, weight: Tensor, layout: str = "plain") -> Tensor:
+    raise NotImplementedError
+
+
+def relaid(x: Tensor, weight: Tensor, layout: str = "packed") -> Tensor:
+    raise NotImplementedError
+
+
 def test_activations_are_by_default_the_tensors_that_start_with_x(registry: Registry) -> None:
     op = registry.register_op(pair)
     assert op.activations == ("x", "x_residual")
@@ -41,6 +49,9 @@ def test_every_flag_is_kept(registry: Registry) -> None:
         batch_invariant=True,
         token_dims={"cache": (1, 2), "count": ()},
     )(pair)
+    weighted = registry.register_op(weights=["weight"])(laid_out)
+    assert weighted.weights == ("weight",)
+    assert op.weights == ()
     assert isinstance(op, IrOp)
     assert op.name == "renamed"
     assert op.activations == ("x",)
@@ -67,6 +78,12 @@ def test_every_flag_is_kept(registry: Registry) -> None:
         (number, {"allow_inplace": True}, "all must be tensors"),
         (pair, {"allow_inplace": True, "mutates": ["cache"]}, "both mutates"),
         (optional, {"allow_inplace": True}, r"may be None, of \['x'\]"),
+        (laid_out, {"weights": ["wieght"]}, "`weights` of op `laid_out` names `wieght`"),
+        (laid_out, {"weights": ["layout"]}, "names `layout`, which is no parameter it can name"),
+        (laid_out, {"weights": ["x"]}, r"names \['x'\], which change from call to call"),
+        (laid_out, {"weights": ["weight"], "mutates": ["weight"]}, "change from call to call"),
+        (single, {"weights": ["weight"]}, 'needs a parameter `layout: str = "plain"`'),
+        (relaid, {"weights": ["weight"]}, 'needs a parameter `layout: str = "plain"`'),
     ],
 )
 def test_a_wrong_flag_is_refused_by_name(

@@ -46,8 +46,31 @@ def truthy(x: Any, weight: Any, factor: Any, width: Any = None) -> Any:
     return 1
 
 
+def broken_project(x: Any, weight: Any, bias: Any = None, layout: str = "plain") -> Any:
+    raise KeyError("table")
+
+
 def broken(x: Any, weight: Any, factor: Any, width: Any = None) -> Any:
     raise KeyError("table")
+
+
+def test_a_provider_that_reads_other_layouts_is_rejected_before_it_is_asked(
+    registry: Registry, project: IrOp, add_project: AddScale
+) -> None:
+    add_project("packed", layouts=("upside_down",), supports_args=broken_project)
+    add_project("unpacked")
+    registry.priorities.set({"project": ["packed", "unpacked"]})
+    plain = project.select(X, X)
+    assert (plain.provider, plain.layout) == ("unpacked", "plain")
+    assert plain.rejections[0].reason == (
+        "reads layout `upside_down`, and the weights lie in `plain`"
+    )
+    registry.priorities.set({"project": ["unpacked"]})
+    packed = project.select(X, X, layout="upside_down")
+    assert (packed.provider, packed.layout) == ("native", "upside_down")
+    assert packed.rejections[0].reason == (
+        "reads layout `plain`, and the weights lie in `upside_down`"
+    )
 
 
 def test_the_first_that_can_run_wins_and_the_others_have_reasons(

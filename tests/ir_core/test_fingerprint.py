@@ -97,6 +97,29 @@ def test_a_fingerprint_lists_its_factors_and_no_path(toy: Toy) -> None:
     assert len(fingerprint.digest) == 64
 
 
+def test_a_layout_counts_for_those_who_read_it(toy: Toy) -> None:
+    def fingerprints() -> dict[str, str | None]:
+        packing = toy.module()
+
+        def fn(x: Tensor, weight: Tensor, layout: str = "plain") -> Tensor:
+            return x
+
+        op = Registry().register_op(name="packed", weights=("weight",))(fn)
+        op.register_layout("toy", pack=packing.helper.twice, unpack=packing.helper.twice)
+        op.register_impl("reader", layouts=("toy",))(fn)
+        op.register_impl("other")(fn)
+        found = {name: each.fingerprint() for name, each in op.implementations.items()}
+        assert not any(each.reason for each in found.values())
+        return {name: each.digest for name, each in found.items()}
+
+    before = fingerprints()
+    toy.write("helper.py", "from toy_fp.deep import nested\ndef twice(x): return x + x\n")
+    after = fingerprints()
+    assert before["other"] == after["other"]
+    assert before["reader"] != after["reader"]
+    assert before["native"] != after["native"]
+
+
 def test_equal_files_have_equal_fingerprints(toy: Toy) -> None:
     assert toy.fingerprint() == toy.fingerprint()
 

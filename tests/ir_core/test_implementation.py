@@ -1,4 +1,5 @@
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -229,3 +230,32 @@ def test_a_predicate_over_a_list_of_tensors_is_refused(registry: Registry) -> No
         join.register_impl("probe", supports_args=lambda tensors: True)
     join.register_impl("anything")(join.native.fn)
     assert join.select([torch.ones(1)]).provider == "native"
+
+
+@pytest.mark.parametrize(
+    ("layouts", "words"),
+    [
+        (
+            ("upside_dwn",),
+            r"names `upside_dwn`, which is not registered; did you mean `upside_down`",
+        ),
+        ((), r"`layouts` of provider `fast` for `project` is \(\); name each layout"),
+        (("plain", "plain"), "name each layout that it reads once"),
+        ("plain", "in a tuple"),
+    ],
+)
+def test_layouts_that_are_not_the_ops_are_refused(
+    project: IrOp, add_project: Callable[..., None], layouts: Any, words: str
+) -> None:
+    with pytest.raises(RegistrationError, match=words):
+        add_project("fast", layouts=layouts)
+    assert "fast" not in project.implementations
+
+
+def test_an_implementation_reads_plain_weights_unless_it_says_otherwise(
+    project: IrOp, add_project: Callable[..., None]
+) -> None:
+    add_project("unpacked")
+    add_project("packed", layouts=("upside_down", "plain"))
+    assert project.implementations["unpacked"].layouts == ("plain",)
+    assert project.implementations["packed"].layouts == ("upside_down", "plain")

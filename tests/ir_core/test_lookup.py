@@ -99,6 +99,30 @@ def test_the_layout_of_a_weight_is_part_of_the_key(
         assert scale(torch.ones(1, 8), torch.ones(16)[::2], 1.0)[0, 0] == 1
 
 
+@pytest.mark.parametrize("has_predicate", [False, True])
+def test_the_layout_of_packed_weights_is_part_of_the_key(
+    registry: Registry,
+    project: IrOp,
+    add_project: Callable[..., None],
+    counting: Counting,
+    has_predicate: bool,
+) -> None:
+    def accept(x: Any, weight: Any, bias: Any = None, layout: str = "plain") -> bool:
+        counting.asked["packed"] += 1
+        return True
+
+    predicate = accept if has_predicate else None
+    add_project("packed", 5.0, layouts=("upside_down",), supports_args=predicate)
+    registry.priorities.set({"project": "packed"})
+    x, weight = torch.ones(1, 2), torch.ones(3, 2)
+    for _ in range(3):
+        assert project(x, weight)[0, 0] == 2
+        assert project(x, weight, None, "upside_down")[0, 0] == 5
+        with pytest.raises(ArgumentError, match="no layout `sideways`"):
+            project(x, weight, None, "sideways")
+    assert counting.asked["packed"] == has_predicate
+
+
 def test_none_and_scalars_are_part_of_the_key(
     registry: Registry, scale: IrOp, add_scale: AddScale
 ) -> None:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ir_core import IrOpPriorityConfig, Platform
-from ir_core.platforms import builtin_platform
+from ir_core.platforms import EXECUTION_MODES, builtin_platform
 
 NORMS = ("rms_norm", "fused_add_rms_norm")
 
@@ -35,6 +35,16 @@ def test_the_cpu_prefers_its_kernels_in_eager_mode(monkeypatch: pytest.MonkeyPat
     defaults = machine(monkeypatch).default_priority("eager")
     for op in (*NORMS, "silu_and_mul", "rotary_embedding"):
         assert defaults[op] == ("vllm_c", "native")
+
+
+def test_the_cpu_prefers_the_same_products_in_every_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    platform = machine(monkeypatch)
+    for mode in EXECUTION_MODES:
+        defaults = platform.default_priority(mode)
+        assert defaults["linear"] == ("vllm_c", "float32_gemm", "native")
+        for op in ("linear_w4a16", "linear_w8a16", "embedding", "embedding_w8a16"):
+            assert defaults[op] == ("vllm_c", "native")
+        assert defaults["paged_attention"] == ("vllm_c", "native")
 
 
 def test_a_platform_of_ones_own_overrides_either_hook() -> None:

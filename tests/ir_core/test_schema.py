@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ir_core.errors import ArgumentError, RegistrationError
+from ir_core import Registry
+from ir_core.errors import ArgumentError, RegistrationError, SchemaMismatchError
 from ir_core.schema import Schema
 
 
@@ -160,3 +161,25 @@ def test_what_torch_cannot_express_is_refused(function: Any, words: str) -> None
 def test_an_unknown_mutated_name_is_refused() -> None:
     with pytest.raises(RegistrationError, match="cache"):
         Schema.of(example, ["cache"])
+
+
+def typed(x: Tensor, dtype: torch.dtype, other: torch.dtype | None = None) -> Tensor:
+    return x.to(dtype)
+
+
+def test_a_dtype_is_a_parameter_of_its_own_type(registry: Registry) -> None:
+    op = registry.register_op(typed)
+    assert [each.type for each in op.schema.parameters] == ["Tensor", "ScalarType", "ScalarType?"]
+    x = torch.ones(2)
+    for call in (op, op.torch_op, torch.compile(op, backend="eager", fullgraph=True)):
+        assert call(x, torch.bfloat16).dtype == torch.bfloat16
+        assert call(x, torch.float16).dtype == torch.float16
+    torch.compiler.reset()
+    for wrong in (5, "bfloat16", None):
+        with pytest.raises(ArgumentError, match="for `dtype`, which is ScalarType"):
+            op.bind(x, wrong)
+    with pytest.raises(SchemaMismatchError, match="`dtype` is int, not ScalarType"):
+
+        @op.register_impl("integer")
+        def _(x: Tensor, dtype: int, other: torch.dtype | None = None) -> Tensor:
+            return x

@@ -51,6 +51,21 @@ def test_the_table_says_used_and_rejected() -> None:
     assert format_selections([]) == "No op was executed."
 
 
+def test_each_layout_of_the_weights_has_its_row(registry: Registry, project: IrOp) -> None:
+    weight = torch.ones(3, 4)
+    for layout in ("plain", "upside_down", "plain"):
+        project(X, weight, None, layout)
+    rows = registry.selections()
+    assert [(row.provider, row.layout) for row in rows] == [
+        ("native", "plain"),
+        ("native", "upside_down"),
+    ]
+    assert [line.split("  ")[1] for line in format_selections(rows).splitlines()[1:]] == [
+        "native (plain)",
+        "native (upside_down)",
+    ]
+
+
 def test_each_new_selection_is_logged_once_with_its_rejections(
     registry: Registry, scale: IrOp, add_scale: AddScale, caplog: pytest.LogCaptureFixture
 ) -> None:

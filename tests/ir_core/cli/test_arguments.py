@@ -104,3 +104,22 @@ def test_op_without_a_generator_needs_its_tensors_named() -> None:
         example_arguments(mix, torch.float32, (2, 3), {}, CPU)
     x, table, rate = example_arguments(mix, torch.float32, (2, 3), {"table": "4x5:i64"}, CPU)
     assert (x.shape, table.shape, table.dtype, rate) == ((2, 3), (4, 5), torch.int64, 0.5)
+
+
+def test_quantized_weights_follow_the_size_of_the_activations() -> None:
+    arguments = example_arguments(ir.ops.linear_w4a16, torch.bfloat16, (3, 576), {}, CPU)
+    x, weight, scale, *_ = arguments
+    assert (x.shape, weight.shape, scale.shape) == ((3, 576), (48, 288), (48, 18))
+    assert (weight.dtype, scale.dtype) == (torch.uint8, torch.float16)
+
+
+def test_a_shape_is_refused_where_there_are_no_activations() -> None:
+    with pytest.raises(UsageError, match="`embedding` has no activations to shape"):
+        example_arguments(ir.ops.embedding, torch.bfloat16, (3, 576), {}, CPU)
+
+
+def test_a_dtype_is_given_by_name() -> None:
+    given = {"dtype": "f16", "weight": "10x64:i8"}
+    arguments = example_arguments(ir.ops.embedding_w8a16, torch.bfloat16, None, given, CPU)
+    assert arguments[3] == torch.float16
+    assert (arguments[1].shape, arguments[1].dtype) == ((10, 64), torch.int8)

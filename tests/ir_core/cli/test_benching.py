@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import ir_core as ir
 from ir_core.cli import main
 from ir_core.cli.benching import bench_workloads, measure
 from ir_core.cli.errors import UsageError
@@ -73,3 +74,31 @@ def test_command_prints_a_row_per_workload_and_provider(
     assert data["read_bandwidth"] == 10.0
     assert [row["workload"] for row in data["measurements"]] == ["one-row", "batch"]
     assert all(row["microseconds"] > 0 for row in data["measurements"])
+
+
+def test_each_layout_that_a_provider_reads_is_timed_with_packed_weights() -> None:
+    registry = fresh_registry([ir.ops.linear])
+    op = registry["linear"]
+    seen: dict[str, Tensor] = {}
+
+    @op.register_impl("fast", layouts=("panel16", "plain"))
+    def _fast(
+        x: Tensor, weight: Tensor, bias: Tensor | None = None, layout: str = "plain"
+    ) -> Tensor:
+        seen[layout] = weight
+        return x
+
+    @op.register_input_generator
+    @workloads(Workload("one", "bench", {"num_tokens": 1}, bench=True))
+    def _inputs(num_tokens: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        return torch.ones(num_tokens, 4, dtype=dtype), torch.arange(80.0).view(20, 4).to(dtype)
+
+    rows = measure(op, torch.float32, None, 0.0, bandwidth=2.0)
+    assert [(row.provider, row.layout) for row in rows] == [
+        ("native", "plain"),
+        ("fast", "panel16"),
+        ("fast", "plain"),
+    ]
+    assert "fast (panel16)" in rows[1].to_text()
+    packed = op.pack(op.bind(torch.ones(1, 4), seen["plain"].clone()), "panel16")
+    assert torch.equal(seen["panel16"], packed[1])

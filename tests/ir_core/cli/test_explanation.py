@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from ir_core.cli import main
 from ir_core.cli.explanation import explain
 from ir_core.op import IrOp
 from ir_core.testing import fresh_registry
+
+BF16 = torch.bfloat16
 
 
 @pytest.fixture
@@ -82,7 +85,9 @@ def test_command_prints_the_same_as_data(capsys: pytest.CaptureFixture[str]) -> 
         "accepts": True,
         "reason": "",
         "origin": "ir_core",
+        "layouts": [],
     }
+    assert data["layout"] is None
 
 
 def test_mode_shows_the_defaults_of_a_compiler(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,3 +96,38 @@ def test_mode_shows_the_defaults_of_a_compiler(capsys: pytest.CaptureFixture[str
     finally:
         ir.set_execution_mode("eager")
     assert "inductor defaults" in capsys.readouterr().out
+
+
+def test_weights_are_explained_as_a_loader_would_pack_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def explained(*options: str) -> dict[str, Any]:
+        assert main(["explain", "linear", "--json", *options]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    chosen = ir.ops.linear.choose_layout(*ir.ops.linear.generate_inputs(num_tokens=8, dtype=BF16))
+    data = explained()
+    assert (data["layout"], data["selected"]) == (chosen.layout, chosen.selection.provider)
+    assert data["arguments"]["layout"] == repr(chosen.layout)
+    assert data["layouts"] == list(ir.ops.linear.layouts)
+    assert explained("--priority", "rowwise")["layout"] == "plain"
+    packed = explained("--priority", "rowwise", "--arg", "layout=panel16")
+    assert packed["layout"] == "panel16"
+    assert packed["verdicts"][0]["layouts"] == ["plain"]
+    assert packed["verdicts"][0]["reason"] == (
+        "reads layout `plain`, and the weight lies in `panel16`"
+    )
+
+
+def test_text_shows_the_layout_and_who_reads_which(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "embedding", "--arg", "layout=plain", "--priority", "native"]) == 0
+    shown = capsys.readouterr().out
+    assert "accepts, reads plain and panel16" in shown
+    assert "layout: plain, of plain, panel16" in shown
+
+
+def test_an_unknown_layout_is_an_error_with_a_suggestion(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["explain", "linear", "--arg", "layout=panel"]) == 2
+    assert "no layout `panel`; did you mean `panel16`?" in capsys.readouterr().err

@@ -29,3 +29,17 @@ def test_listing_names_the_properties(capsys: pytest.CaptureFixture[str]) -> Non
     assert attention["providers"][0]["properties"] == ["opaque"]
     assert reduce["providers"][0]["properties"] == ["opaque", "batch-invariant"]
     assert "paged_attention.py:" in attention["location"]
+
+
+def test_listing_shows_layouts_and_who_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "linear", "rms_norm", "--json"]) == 0
+    linear, norm = json.loads(capsys.readouterr().out)["ops"]
+    assert (linear["weights"], linear["layouts"]) == (["weight"], ["plain", "panel16"])
+    read = {each["provider"]: each["layouts"] for each in linear["providers"]}
+    assert read["native"] == ["plain", "panel16"]
+    assert read["rowwise"] == ["plain"]
+    assert (norm["weights"], norm["layouts"], norm["providers"][0]["layouts"]) == ([], [], [])
+    assert main(["list", "linear"]) == 0
+    shown = capsys.readouterr().out
+    assert "  weight in layout plain or panel16\n" in shown
+    assert "(opaque, batch-invariant, reads plain)" in shown

@@ -60,7 +60,9 @@ def test_unknown_name_is_exit_code_2_with_a_suggestion(
 def test_list_shows_schema_provider_and_origin(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "linear"]) == 0
     shown = capsys.readouterr().out
-    assert "linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor" in shown
+    assert (
+        'linear(Tensor x, Tensor weight, Tensor? bias=None, str layout="plain") -> Tensor' in shown
+    )
     assert "native  " in shown
     assert "ir_core" in shown
 

@@ -8,13 +8,18 @@ from ir_core import testing
 SHIPPED = (
     "all_gather",
     "all_reduce",
+    "embedding",
+    "embedding_w8a16",
     "fused_add_rms_norm",
     "gelu_and_mul",
     "linear",
+    "linear_w4a16",
+    "linear_w8a16",
     "paged_attention",
     "reduce_scatter",
     "rms_norm",
     "rotary_embedding",
+    "sample_tokens",
     "silu_and_mul",
 )
 
@@ -25,6 +30,8 @@ def test_native_conforms(name: str) -> None:
     assert report.ok, report.to_text()
     assert report.count(testing.Outcome.UNAVAILABLE) == 0
     assert report.count(testing.Outcome.REJECTED) == 0
+    layouts = {each.layout for each in report.findings}
+    assert layouts == (set(ir.registry()[name].layouts) if ir.registry()[name].weights else {""})
 
 
 def test_every_shipped_op_is_listed_here() -> None:

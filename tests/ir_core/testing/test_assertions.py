@@ -20,6 +20,29 @@ def test_fresh_registry_shares_the_meaning_and_nothing_else() -> None:
     assert torch.equal(copy(x, None, 1e-5), ir.ops.rms_norm(x, None, 1e-5))
 
 
+def test_fresh_registry_has_the_layouts_of_its_ops() -> None:
+    registry = testing.fresh_registry([ir.ops.linear])
+    copy = registry["linear"]
+    assert copy.layouts == ir.ops.linear.layouts
+    x, weight = torch.randn(2, 6), torch.randn(20, 6)
+    packed = copy.pack(copy.bind(x, weight.clone()), "panel16")
+    assert torch.equal(copy(*packed), copy(x, weight))
+
+
+def test_assert_matches_native_takes_packed_weights_and_ops_without_activations() -> None:
+    registry = testing.fresh_registry([ir.ops.embedding])
+    op = registry["embedding"]
+
+    @op.register_impl("own", layouts=("panel16",))
+    def own(input_ids: Tensor, weight: Tensor, layout: str = "plain") -> Tensor:
+        return op.native(input_ids, weight, layout)
+
+    ids, weight = torch.tensor([3, 0]), torch.randn(20, 6)
+    testing.assert_matches_native(own, *op.pack(op.bind(ids, weight), "panel16"))
+    with pytest.raises(testing.CheckRejected, match="reads layout `panel16`"):
+        testing.assert_matches_native(own, ids, weight)
+
+
 def test_fresh_registries_do_not_meet() -> None:
     first, second = testing.fresh_registry(), testing.fresh_registry()
     assert first.namespace != second.namespace

@@ -4,7 +4,7 @@ import torch
 from ir_core import testing
 from ir_core.testing import CheckDeclined, CheckRejected, Workload
 
-from .toy_ops import scaled_add
+from .toy_ops import projection, scaled_add
 
 
 def test_cases_cross_implementations_workloads_and_dtypes() -> None:
@@ -19,6 +19,29 @@ def test_cases_cross_implementations_workloads_and_dtypes() -> None:
     ]
     assert len(testing.cases([op])) == 3 * len(found)
     assert testing.cases([op], providers=["other"]) == []
+
+
+def test_cases_cross_the_layouts_that_each_implementation_reads() -> None:
+    op = projection()
+    op.register_impl("packed", layouts=("upside_down",))(op.native.written_fn)
+    found = testing.cases([op], dtypes=[torch.float32])
+    assert [str(case) for case in found if case.workload.name == "rows"] == [
+        "projection-native-plain-rows-float32",
+        "projection-native-upside_down-rows-float32",
+        "projection-packed-upside_down-rows-float32",
+    ]
+
+
+def test_arguments_of_a_case_are_packed_in_its_layout() -> None:
+    plain, packed = (
+        each
+        for each in testing.cases([projection()], dtypes=[torch.float32])
+        if each.workload.name == "rows"
+    )
+    x, weight, layout = packed.arguments()
+    assert layout == "upside_down"
+    assert torch.equal(x, plain.arguments()[0])
+    assert torch.equal(weight.flip(0), plain.arguments()[1])
 
 
 def test_workload_that_is_not_checked_makes_no_case() -> None:

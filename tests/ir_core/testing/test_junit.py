@@ -1,3 +1,4 @@
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from ir_core.testing import Finding, Outcome, Report, to_junit
@@ -32,6 +33,12 @@ def test_junit_counts_failures_and_what_did_not_run() -> None:
     assert (failed[0].tag, failed[0].get("message")) == ("failure", "worst at [0]")
     assert failed[0].text == "worst at [0]\nmore"
     assert (rejected[0].tag, rejected[0].get("message")) == ("skipped", "rejected: dtype")
+
+
+def test_junit_names_the_layout_of_the_weights() -> None:
+    report = Report((replace(_finding("scale", Outcome.PASSED), layout="panel"),))
+    (suite,) = ElementTree.fromstring(to_junit(report))  # noqa: S314
+    assert suite[0].get("name") == "matches-native[panel-one-float32]"
 
 
 def test_junit_is_valid_whatever_the_message_holds() -> None:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 from ir_core.testing import Finding, Outcome, Report
 
@@ -34,6 +35,14 @@ def test_text_names_the_implementation_its_counts_and_each_reason_once() -> None
         "        unavailable: needs a GPU",
         "",
         "1 passed, 2 rejected, 1 unavailable",
+    ]
+
+
+def test_text_has_a_line_for_each_layout_of_the_weights() -> None:
+    packed = [replace(_finding(Outcome.PASSED), layout=name) for name in ("plain", "panel")]
+    assert Report(tuple(packed)).to_text().splitlines()[:2] == [
+        "ok    scale  fast (plain)  1 passed",
+        "ok    scale  fast (panel)  1 passed",
     ]
 
 

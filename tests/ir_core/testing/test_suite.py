@@ -1,6 +1,9 @@
 """The suite finds each kind of wrong implementation, names it, and passes right ones."""
 
+import dataclasses
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +14,12 @@ from ir_core import testing
 from ir_core.op import IrOp
 from ir_core.testing import Outcome, Report
 
-from .toy_ops import scaled_add
+from .toy_ops import projection, scaled_add
 
 Pair = tuple[Tensor, Tensor]
 Function = Callable[[Tensor, Tensor, Tensor | None, float], Pair]
 CHECKS = {check.name: check for check in testing.CHECKS}
+LAYOUT_CHECKS = {"packs-and-unpacks", "native-reads-it-packed"}
 
 
 def _right(x: Tensor, x_other: Tensor, factor: Tensor | None, power: float = 2.0) -> Pair:
@@ -39,7 +43,7 @@ def test_right_implementation_passes_everything() -> None:
     op, report = _check(_right, batch_invariant=True)
     assert report.ok, report.to_text()
     made = {finding.check for finding in report.findings}
-    assert made == set(CHECKS)
+    assert made == set(CHECKS) - LAYOUT_CHECKS
     assert {finding.outcome for finding in report.findings} == {Outcome.PASSED}
     assert op.registry.selections()[-1].provider == "fast"
 
@@ -416,3 +420,76 @@ def test_op_that_writes_an_argument_is_judged_by_what_it_wrote(check: str) -> No
     assert wrong.ok is (check == "keeps-its-inputs")
     if check == "matches-native":
         assert "`target` after the call: worst at index [0, 0]: got 0" in wrong.failures[0].detail
+
+
+def _check_projection(function: Callable[..., Tensor], *layouts: str) -> Report:
+    op = projection()
+
+    @op.register_impl("fast", layouts=layouts)
+    def _(x: Tensor, weight: Tensor, layout: str = "plain") -> Tensor:
+        return function(x, weight, layout)
+
+    return testing.check([op], providers=["fast"])
+
+
+def _right_projection(x: Tensor, weight: Tensor, layout: str) -> Tensor:
+    return torch.nn.functional.linear(x, weight.flip(0) if layout == "upside_down" else weight)
+
+
+def test_implementation_is_checked_in_every_layout_that_it_reads() -> None:
+    report = _check_projection(_right_projection, "upside_down", "plain")
+    assert report.ok, report.to_text()
+    made = {layout: set[str]() for layout in ("upside_down", "plain")}
+    for finding in report.findings:
+        made[finding.layout].add(finding.check)
+    assert made["upside_down"] - made["plain"] == LAYOUT_CHECKS
+    assert made["plain"] < made["upside_down"]
+    assert "ok    projection  fast (upside_down)  " in report.to_text()
+
+
+def test_implementation_that_misreads_its_layout_fails_in_that_layout_alone() -> None:
+    report = _check_projection(
+        lambda x, weight, layout: torch.nn.functional.linear(x, weight), "upside_down", "plain"
+    )
+    assert {each.layout for each in report.failures} == {"upside_down"}
+    assert "matches-native" in _failed_checks(report)
+    assert "FAILED matches-native: projection fast (upside_down) [" in report.to_text()
+
+
+def test_packed_weights_that_are_written_are_found() -> None:
+    def writes(x: Tensor, weight: Tensor, layout: str) -> Tensor:
+        return torch.nn.functional.linear(x, weight.copy_(weight.flip(0)))
+
+    report = _check_projection(writes, "upside_down")
+    assert "keeps-its-inputs" in _failed_checks(report)
+
+
+@pytest.mark.parametrize(
+    ("pack", "unpack", "words"),
+    [
+        (lambda w: (w.flip(0),), lambda w: (w.clone(),), "packed in `upside_down` and unpacked is"),
+        (lambda w: (w.flip(0),), lambda w: (w,), "unpacked from `upside_down` is not a copy"),
+        (lambda w: (w.zero_(),), lambda w: (w.clone(),), "`weight` packed in .* holds other bytes"),
+        (lambda w: (w.mT.contiguous().mT,), lambda w: (w.clone(),), "is not contiguous"),
+        (lambda w: (w.double(),), lambda w: (w.float(),), "a layout keeps shape, dtype"),
+    ],
+    ids=["no-inverse", "alias", "other-bytes", "strided", "dtype"],
+)
+def test_layout_that_is_no_permutation_is_found(
+    pack: Callable[..., Any], unpack: Callable[..., Any], words: str
+) -> None:
+    op = projection(pack, unpack)
+    report = testing.check([op], providers=["native"], dtypes=[torch.float32])
+    found = {each.detail for each in report.failures if each.layout == "upside_down"}
+    assert any(re.search(words, each) for each in found), found
+    assert not any(each.layout == "plain" for each in report.failures)
+
+
+def test_native_that_is_read_otherwise_packed_is_found() -> None:
+    op = projection()
+    case = next(each for each in testing.cases([op]) if each.layout == "upside_down")
+    wrong = dataclasses.replace(op.native, fn=lambda x, weight, layout="plain": x @ weight.T)
+    op._implementations = {"native": wrong}
+    finding = testing.check_case(case, CHECKS["native-reads-it-packed"])
+    assert finding.outcome is Outcome.FAILED
+    assert "of native on weights in `upside_down` is" in finding.detail

@@ -1,5 +1,6 @@
-"""An op with workloads, in a registry of its own, for tests of the suite."""
+"""Ops with workloads, each in a registry of its own, for tests of the suite."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,5 +40,32 @@ def scaled_add(*, allow_inplace: bool = True) -> IrOp:
         other = torch.randn(num_tokens, width, generator=random)
         factor = torch.rand(width, generator=torch.Generator().manual_seed(1)) + 0.5
         return x.to(dtype), other.to(dtype), factor.to(dtype) if with_factor else None
+
+    return op
+
+
+def projection(
+    pack: Callable[..., Any] | None = None, unpack: Callable[..., Any] | None = None
+) -> IrOp:
+    """x @ weight.T; in layout `upside_down` the rows of the weight are reversed, or as told."""
+
+    def projection(x: Tensor, weight: Tensor, layout: str = "plain") -> Tensor:
+        return torch.nn.functional.linear(x, weight)
+
+    op = fresh_registry().register_op(weights=("weight",))(projection)
+
+    def reverse(weight: Tensor) -> tuple[Tensor]:
+        return (weight.flip(0),)
+
+    op.register_layout("upside_down", pack=pack or reverse, unpack=unpack or reverse)
+
+    @op.register_input_generator
+    @workloads(Workload("rows", "more rows than one", {"num_tokens": 3, "rows": 5}))
+    def generate(
+        num_tokens: int, dtype: torch.dtype, *, rows: int = 4, seed: int = 0
+    ) -> tuple[Any, ...]:
+        random = torch.Generator().manual_seed(seed)
+        x = torch.randn(num_tokens, 8, generator=random).to(dtype)
+        return x, torch.randn(rows, 8, generator=random).to(dtype)
 
     return op

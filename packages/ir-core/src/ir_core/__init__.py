@@ -19,6 +19,7 @@ from ir_core.default_registry import (
     set_execution_mode,
     set_priority,
 )
+from ir_core.dispatch import LayoutChoice
 from ir_core.donation import DonationCheck as check_donations  # noqa: N813
 from ir_core.errors import (
     ArgumentError,
@@ -27,6 +28,7 @@ from ir_core.errors import (
     DuplicateRegistrationError,
     GradientError,
     IrError,
+    LayoutError,
     NoImplementationError,
     PluginError,
     PredicateError,
@@ -59,6 +61,8 @@ __all__ = [
     "IrError",
     "IrOp",
     "IrOpPriorityConfig",
+    "LayoutChoice",
+    "LayoutError",
     "NoImplementationError",
     "Platform",
     "PluginError",

@@ -11,6 +11,7 @@ from ir_core.errors import RegistrationError
 from ir_core.schema import Schema
 from ir_core.suggestion import suggest
 from ir_core.torch_binding import infer_schema_text
+from ir_core.weight_layouts import LAYOUT, PLAIN
 
 TokenDims = Mapping[str, int | tuple[int, ...]]
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
@@ -31,6 +32,7 @@ class Declaration:
     mutates: tuple[str, ...]
     splits: bool
     token_dims: Mapping[str, frozenset[int]]
+    weights: tuple[str, ...] = ()
 
 
 def declare(
@@ -42,6 +44,7 @@ def declare(
     mutates: Sequence[str],
     splits: bool,
     token_dims: TokenDims | None,
+    weights: Sequence[str] = (),
 ) -> Declaration:
     """Check a native function and its flags.
 
@@ -58,6 +61,8 @@ def declare(
     if allow_inplace:
         _check_inplace(name, schema, activations, mutates)
         inplace_text = infer_schema_text(native, activations)
+    dims = _token_dims(name, schema, activations, token_dims or {})
+    _check_weights(name, schema, weights, (*dims, *mutates))
     return Declaration(
         name,
         schema,
@@ -65,7 +70,8 @@ def declare(
         inplace_text,
         tuple(mutates),
         splits,
-        _token_dims(name, schema, activations, token_dims or {}),
+        dims,
+        tuple(weights),
     )
 
 
@@ -109,6 +115,22 @@ def _check_inplace(
         raise RegistrationError(
             f"Op `{op}` allows in-place with {len(schema.returns)} outputs and "
             f"{len(activations)} activations {list(activations)}; each output reuses one."
+        )
+
+
+def _check_weights(op: str, schema: Schema, weights: Sequence[str], moving: Sequence[str]) -> None:
+    _check_parameters(op, "weights", weights, schema.tensor_names)
+    changing = [name for name in weights if name in moving]
+    if changing:
+        raise RegistrationError(
+            f"`weights` of op `{op}` names {changing}, which change from call to call; a layout "
+            "is for what is loaded once."
+        )
+    layout = next((each for each in schema.parameters if each.name == LAYOUT), None)
+    if weights and (layout is None or layout.type != "str" or layout.default != PLAIN):
+        raise RegistrationError(
+            f"Op `{op}` has weights {list(weights)}, so it needs a parameter "
+            f'`{LAYOUT}: str = "{PLAIN}"`.'
         )
 
 

@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class LayoutChoice:
+    """The weight layout a call should have, and the selection that a call in it then gets.
+
+    Each rejection says why the provider takes the call in none of the layouts that it reads.
+    """
+
+    layout: str
+    selection: Selection
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """A selection and the facts it rests on: (parameter, kind) pairs that predicates read.
 
@@ -41,19 +52,46 @@ def choose(op: IrOp, providers: Sequence[str], values: Sequence[Any], invariant:
     rejections: list[Rejection] = []
     reads: set[tuple[str, str]] = set()
     asked = False
+    layout = op.weight_layouts.of(values)
     for provider in providers:
         implementation = op.implementations[provider]
-        reason = static_reason(implementation, invariant)
+        reason = static_reason(implementation, invariant) or _layout_reason(implementation, layout)
         if reason is None and implementation.supports_args is not None:
             reason, read = _ask(implementation, values)
             reads |= read
             asked = True
         if reason is None:
-            selection = Selection(op, provider, implementation, tuple(rejections))
+            named = layout if op.weights else None
+            selection = Selection(op, provider, implementation, tuple(rejections), named)
             return Choice(selection, frozenset(reads), asked)
         rejections.append(Rejection(provider, reason))
-    listed = "\n".join(f"  {each.provider}: {each.reason}" for each in rejections)
-    raise NoImplementationError(f"No implementation of `{op.name}` can run:\n{listed}")
+    raise _nothing_runs(op, rejections)
+
+
+def choose_layout(
+    op: IrOp, providers: Sequence[str], values: Sequence[Any], invariant: bool
+) -> LayoutChoice:
+    """Choose the first of `providers` that can run `op` in a layout that it reads, and the layout.
+
+    The layout that `values` name does not matter, nor what lies in the weights.
+
+    Raises:
+        NoImplementationError, PredicateError: as `choose`.
+    """
+    rejections: list[Rejection] = []
+    for provider in providers:
+        implementation = op.implementations[provider]
+        reasons: dict[str, str] = {}
+        for layout in implementation.layouts:
+            reason = static_reason(implementation, invariant)
+            reason = reason or _ask(implementation, op.with_layout(values, layout))[0]
+            if reason is None:
+                named = layout if op.weights else None
+                selection = Selection(op, provider, implementation, tuple(rejections), named)
+                return LayoutChoice(layout, selection)
+            reasons[reason] = layout
+        rejections.append(Rejection(provider, "; ".join(reasons)))
+    raise _nothing_runs(op, rejections)
 
 
 def static_reason(implementation: Implementation, invariant: bool) -> str | None:
@@ -63,6 +101,20 @@ def static_reason(implementation: Implementation, invariant: bool) -> str | None
     if invariant and not implementation.batch_invariant:
         return "not batch-invariant, and batch invariance is on"
     return None
+
+
+def _layout_reason(implementation: Implementation, layout: str) -> str | None:
+    if layout in implementation.layouts:
+        return None
+    read = " or ".join(f"`{each}`" for each in implementation.layouts)
+    weights = implementation.op.weights
+    lies = "weight lies" if len(weights) == 1 else "weights lie"
+    return f"reads layout {read}, and the {lies} in `{layout}`"
+
+
+def _nothing_runs(op: IrOp, rejections: Sequence[Rejection]) -> NoImplementationError:
+    listed = "\n".join(f"  {each.provider}: {each.reason}" for each in rejections)
+    return NoImplementationError(f"No implementation of `{op.name}` can run:\n{listed}")
 
 
 def _ask(

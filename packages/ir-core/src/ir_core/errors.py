@@ -9,6 +9,7 @@ IrError
 │   └── UnknownProviderError
 ├── PriorityError                     an empty, duplicate or malformed priority list
 ├── ArgumentError                     a call whose arguments do not fit the op's schema
+├── LayoutError                       a weight layout that is no permutation of the weights
 ├── GradientError                     an input that requires grad while grad mode is on
 ├── PredicateError                    a `supports_args` that did what a predicate may not do
 │   └── BatchDependentPredicateError  it read a token dim
@@ -57,6 +58,10 @@ class PriorityError(IrError):
 
 class ArgumentError(IrError, TypeError):
     """The arguments of a call do not fit the op's schema."""
+
+
+class LayoutError(IrError):
+    """A layout's `pack` or `unpack` returned something else than the weights, permuted."""
 
 
 class GradientError(IrError):

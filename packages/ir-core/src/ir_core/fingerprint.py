@@ -56,8 +56,11 @@ class Fingerprinter:
 
     def _factors(self, implementation: Implementation) -> dict[str, str]:
         values = _Values()
-        values.add("fn", implementation.fn)
+        values.add("fn", implementation.written_fn)
         values.add("supports_args", implementation.supports_args)
+        for layout in implementation.op.weight_layouts.packed:
+            if layout.name in implementation.layouts:
+                values.add(f"layout {layout.name}", (layout.pack, layout.unpack))
         factors = {"python": _PYTHON, **values.factors}
         for flag in ("inplace", "opaque", "batch_invariant"):
             factors[flag] = str(getattr(implementation, flag))

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ir_core.declaration import Declaration, check_name
 from ir_core.errors import RegistrationError, SchemaMismatchError
 from ir_core.location import location_of
 from ir_core.schema import Schema, plain_signature, same_default
+from ir_core.suggestion import suggest
+from ir_core.weight_layouts import PLAIN
 
 if TYPE_CHECKING:
     from ir_core.fingerprint import Fingerprint
     from ir_core.op import IrOp
 
 NATIVE = "native"
+# `default` is a torch overload's name; passes keep `unfused` for themselves.
+_RESERVED = ("default", "unfused")
 Supported = bool | tuple[bool, str]
 
 
@@ -49,6 +54,7 @@ class Implementation:
         inplace: the function may write into the activations and return them.
         opaque: the function cannot be traced; compilers call it as a torch op of its own.
         batch_invariant: a row's result does not depend on the other rows.
+        declared_layouts: weight layouts it reads; see `layouts`.
         libraries: compiled libraries outside its package whose bytes belong to its fingerprint.
         origin: the distribution whose plug-in registered it, else its top-level module.
         location: "file:line" of the function.
@@ -65,6 +71,7 @@ class Implementation:
     libraries: tuple[Path, ...]
     origin: str
     location: str
+    declared_layouts: tuple[str, ...] = (PLAIN,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function itself; an in-place one may write into its activations."""
@@ -84,6 +91,17 @@ class Implementation:
         return self.support.answer()[1]
 
     @property
+    def layouts(self) -> tuple[str, ...]:
+        """The weight layouts it reads, preferred ones first; native reads every one."""
+        return self.op.layouts if self.provider == NATIVE else self.declared_layouts
+
+    @property
+    def written_fn(self) -> Callable[..., Any]:
+        """The function as its author wrote it: `fn` of native unpacks weights around it."""
+        unpacks = self.provider == NATIVE and bool(self.op.weights)
+        return getattr(self.fn, "__wrapped__", self.fn) if unpacks else self.fn
+
+    @property
     def torch_op(self) -> Any:
         """The torch op that wraps an opaque implementation; None for a traceable one.
 
@@ -94,6 +112,20 @@ class Implementation:
     def fingerprint(self) -> Fingerprint:
         """Digest of everything its result depends on, or None as digest and the reason."""
         return self.op.registry.fingerprinter.fingerprint(self)
+
+
+def check_provider(declaration: Declaration, provider: str, inplace: bool) -> None:
+    """Raise RegistrationError for a malformed or reserved name, or `inplace` where it cannot be."""
+    check_name("Provider", provider)
+    if provider in (NATIVE, *_RESERVED):
+        raise RegistrationError(
+            f"Provider name `{provider}` (op `{declaration.name}`) is reserved."
+        )
+    if inplace and declaration.inplace_text is None:
+        raise RegistrationError(
+            f"Implementation `{provider}` of `{declaration.name}` is in-place, but the op is not "
+            "declared with `allow_inplace=True`."
+        )
 
 
 def check_implementation(op: str, native: Schema, provider: str, fn: Callable[..., Any]) -> None:
@@ -141,6 +173,20 @@ def check_predicate(op: str, native: Schema, provider: str, predicate: Any) -> N
             raise SchemaMismatchError(
                 f"{where} ({location_of(predicate)}): the default of `{parameter.name}` differs "
                 f"from native's, which is {parameter}."
+            )
+
+
+def check_layouts(op: str, valid: Sequence[str], provider: str, layouts: Sequence[str]) -> None:
+    """Raise RegistrationError unless `layouts` are some of the op's, each named once."""
+    where = f"`layouts` of provider `{provider}` for `{op}`"
+    if isinstance(layouts, str) or not layouts or len(set(layouts)) != len(layouts):
+        raise RegistrationError(
+            f"{where} is {layouts!r}; name each layout that it reads once, in a tuple."
+        )
+    for layout in layouts:
+        if layout not in valid:
+            raise RegistrationError(
+                f"{where} names `{layout}`, which is not registered; {suggest(layout, valid)}"
             )
 
 

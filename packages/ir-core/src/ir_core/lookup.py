@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ir_core.generated_code import build
 from ir_core.schema import Parameter
+from ir_core.weight_layouts import LAYOUT
 
 if TYPE_CHECKING:
     from ir_core.dispatch import Choice
@@ -77,7 +78,7 @@ class Lookup:
 
     def _miss(self, *values: Any) -> Run:
         generation = self._generation
-        self._op.schema.check_values(self._op.name, values)
+        self._op.check_values(*values)
         choice = self._op.choose(values)
         run = self._prepare(choice.selection.implementation)
 
@@ -133,7 +134,8 @@ class Lookup:
 
     def _key_parts(self) -> list[str]:
         if not self._asked:
-            return []
+            # Whether it is one that the implementation reads, or one at all, always matters.
+            return [LAYOUT] if self._op.weights else []
         parts: list[str] = []
         for parameter in self._op.schema.parameters:
             hidden = self._op.token_dims.get(parameter.name)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ir_core import fast_path
 from ir_core.declaration import Declaration, check_name
-from ir_core.dispatch import Choice, choose
+from ir_core.dispatch import Choice, LayoutChoice, choose, choose_layout
 from ir_core.errors import (
     ArgumentError,
     DuplicateRegistrationError,
@@ -25,19 +25,20 @@ from ir_core.implementation import (
     Support,
     Supported,
     check_implementation,
+    check_layouts,
     check_predicate,
+    check_provider,
 )
 from ir_core.location import location_of
 from ir_core.lookup import Lookup
 from ir_core.selection import Selection
 from ir_core.tolerance import Tolerance, default_tolerance
+from ir_core.weight_layouts import PLAIN, Permutation, WeightLayout, WeightLayouts
 
 if TYPE_CHECKING:
     from ir_core.registry import Registry
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-# `default` is a torch overload's name; passes keep `unfused` for themselves.
-_RESERVED = ("default", "unfused")
 
 
 class IrOp:
@@ -57,6 +58,8 @@ class IrOp:
         mutates: parameters the op writes by its meaning.
         splits: whether compilers split the graph at this op.
         token_dims: per parameter, the dims that count tokens, which predicates cannot see.
+        weights: parameters that a layout permutes; the parameter `layout` names it.
+        weight_layouts: the layouts that there are.
         torch_op: `torch.ops.<namespace>.<name>.default`.
         torch_maybe_inplace: the overload `maybe_inplace`; None unless `allow_inplace`.
     """
@@ -72,6 +75,8 @@ class IrOp:
         self.mutates = declaration.mutates
         self.splits = declaration.splits
         self.token_dims = MappingProxyType(dict(declaration.token_dims))
+        self.weights = declaration.weights
+        self.weight_layouts = WeightLayouts(self.name, self.schema, self.weights)
         self._implementations: dict[str, Implementation] = {}
         self._opaque_torch_ops: dict[str, Any] = {}
         self._fake: Callable[..., Any] | None = None
@@ -126,6 +131,61 @@ class IrOp:
         """Providers that can run on this machine, in order of registration."""
         return tuple(name for name, each in self._implementations.items() if each.supported)
 
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """Names of the layouts in which weights may lie, `plain` first; it alone without any."""
+        return self.weight_layouts.names
+
+    def register_layout(self, name: str, *, pack: Permutation, unpack: Permutation) -> None:
+        """Add a layout: a permutation of the bytes within each of the op's `weights`.
+
+        Args:
+            name: lower-case name; `plain` is taken.
+            pack: from plain weights to packed ones, one argument and one result for each name in
+                `weights`; None stays None. It consumes its arguments and may reuse their memory.
+            unpack: the way back; its results are fresh.
+
+        Raises:
+            RegistrationError: the op has no weights, or the name is taken or malformed.
+        """
+        check_name("Layout", name)
+        with self.registry.lock:
+            self.weight_layouts.add(WeightLayout(name, pack, unpack))
+        self.forget_choices()
+
+    def with_layout(self, values: Sequence[Any], layout: str) -> tuple[Any, ...]:
+        """The same values, one per parameter, naming another layout; moves no byte."""
+        return self.weight_layouts.labelled(values, layout)
+
+    def pack(self, values: Sequence[Any], layout: str) -> tuple[Any, ...]:
+        """Values of a call, one per parameter, whose plain weights are packed and `layout` set.
+
+        Consumes the weights: packed ones may lie where they did. Nothing happens to weights that
+        are in `layout` already.
+
+        Raises:
+            ArgumentError: no such layout, or the weights lie in a third one.
+            LayoutError: the layout's `pack` gave another shape or dtype.
+        """
+        return self.weight_layouts.pack(values, layout)
+
+    def unpack(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Values of a call, one per parameter, whose weights are plain: fresh, or as they were."""
+        return self.weight_layouts.unpack(values)
+
+    def choose_layout(self, *args: Any, **kwargs: Any) -> LayoutChoice:
+        """In which layout the weights of such calls should lie, and what a call then selects.
+
+        Takes the arguments of a call; only metadata matters. The priority is walked as by `select`:
+        the first provider that accepts the call in one of its layouts wins, with the first such.
+
+        Raises:
+            ArgumentError, NoImplementationError, PredicateError: as `select`.
+        """
+        values = self.bind(*args, **kwargs)
+        providers = self.registry.candidates(self)
+        return choose_layout(self, providers, values, self.registry.is_batch_invariant())
+
     def register_impl(
         self,
         provider: str,
@@ -135,6 +195,7 @@ class IrOp:
         inplace: bool = False,
         opaque: bool = False,
         batch_invariant: bool = False,
+        layouts: Sequence[str] = (PLAIN,),
         libraries: Sequence[str | Path] = (),
     ) -> Callable[[Callable[..., Any]], Implementation]:
         """Decorate an implementation; it must have native's names, types, defaults and returns.
@@ -148,19 +209,14 @@ class IrOp:
             inplace: it may write into the activations and return them.
             opaque: it cannot be traced; compilers call it as a torch op of its own.
             batch_invariant: a row's result does not depend on the other rows.
+            layouts: the weight layouts that it reads, preferred ones first.
             libraries: compiled libraries outside its package that belong to its fingerprint.
 
         Raises:
             RegistrationError: what is wrong, where, and what it must be.
         """
-        check_name("Provider", provider)
-        if provider in (NATIVE, *_RESERVED):
-            raise RegistrationError(f"Provider name `{provider}` (op `{self.name}`) is reserved.")
-        if inplace and not self.allow_inplace:
-            raise RegistrationError(
-                f"Implementation `{provider}` of `{self.name}` is in-place, but the op is not "
-                "declared with `allow_inplace=True`."
-            )
+        check_provider(self.declaration, provider, inplace)
+        check_layouts(self.name, self.layouts, provider, layouts)
         if supports_args is not None:
             check_predicate(self.name, self.schema, provider, supports_args)
 
@@ -176,6 +232,7 @@ class IrOp:
                     inplace=inplace,
                     opaque=opaque,
                     batch_invariant=batch_invariant,
+                    declared_layouts=tuple(layouts),
                     libraries=tuple(Path(each) for each in libraries),
                     origin=self.registry.origin_of(fn),
                     location=location_of(fn),
@@ -280,8 +337,12 @@ class IrOp:
         return values
 
     def check_values(self, *values: Any) -> None:
-        """Raise ArgumentError, naming op and parameter, unless each value has its type."""
+        """Raise ArgumentError, naming op and parameter, unless each value fits its type.
+
+        A `layout` must also be one of `layouts`.
+        """
         self.schema.check_values(self.name, values)
+        self.weight_layouts.check(values)
 
     def select(self, *args: Any, **kwargs: Any) -> Selection:
         """Which implementation a call with these arguments gets, and why not the ones before it."""
@@ -313,9 +374,13 @@ class IrOp:
             )
 
     def _run_fake(self, *values: Any) -> Any:
+        # The dispatcher leaves out trailing values that are the default.
+        values = self.schema.bind(self.name, values, {})
         if torch.is_grad_enabled():
             self.refuse_grad(*values)
-        return (self._fake or self.native.fn)(*values)
+        self.weight_layouts.check(values)
+        # A layout keeps all metadata, so no fake weight needs to be unpacked.
+        return (self._fake or self.native.written_fn)(*self.with_layout(values, PLAIN))
 
     def _define_torch_ops(self) -> tuple[Any, Any]:
         kernel = fast_path.dispatcher_kernel(self, self.functional_lookup)

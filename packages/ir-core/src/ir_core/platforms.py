@@ -10,6 +10,16 @@ import torch
 ExecutionMode = Literal["eager", "inductor"]
 EXECUTION_MODES: tuple[ExecutionMode, ...] = ("eager", "inductor")
 
+# What Inductor cannot fuse or must not split: the same lists in eager mode and compiled.
+_CPU_PRODUCTS: Mapping[str, Sequence[str]] = {
+    # `float32_gemm` runs only where torch has no fast 16-bit GEMM; there it is some times faster.
+    "linear": ("vllm_c", "float32_gemm", "native"),
+    **dict.fromkeys(
+        ("linear_w4a16", "linear_w8a16", "embedding", "embedding_w8a16", "paged_attention"),
+        ("vllm_c", "native"),
+    ),
+    "sample_tokens": ("vllm_c", "native"),
+}
 _KERNEL_OPS = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding")
 
 
@@ -70,11 +80,14 @@ def builtin_platform() -> Platform:
         "cpu",
         {
             **_norms_and_activations("vllm_c", "native"),
-            # It can run only where torch has no fast 16-bit GEMM; there it is some times faster.
-            "linear": ("float32_gemm", "native"),
+            **_CPU_PRODUCTS,
         },
-        # Measured with AVX-512: the C++ norms beat Inductor's fused native ones at every size.
-        {"rms_norm": ("vllm_c", "native"), "fused_add_rms_norm": ("vllm_c", "native")},
+        {
+            # Measured with AVX-512: the C++ norms beat Inductor's fused native ones at every size.
+            "rms_norm": ("vllm_c", "native"),
+            "fused_add_rms_norm": ("vllm_c", "native"),
+            **_CPU_PRODUCTS,
+        },
     )
 
 

@@ -92,6 +92,7 @@ class Registry(Mapping[str, IrOp]):
         opaque: bool = False,
         token_dims: TokenDims | None = None,
         batch_invariant: bool = False,
+        weights: Sequence[str] = (),
     ) -> Callable[[Native], IrOp]: ...
 
     def register_op(
@@ -107,6 +108,7 @@ class Registry(Mapping[str, IrOp]):
         opaque: bool = False,
         token_dims: TokenDims | None = None,
         batch_invariant: bool = False,
+        weights: Sequence[str] = (),
     ) -> IrOp | Callable[[Native], IrOp]:
         """Declare an op by its native function, which defines what it computes.
 
@@ -122,6 +124,8 @@ class Registry(Mapping[str, IrOp]):
             token_dims: further dims that count tokens, by parameter; for an `int` parameter that is
                 itself a number of tokens, `()`.
             batch_invariant: a row of native's result does not depend on the other rows.
+            weights: tensors that are loaded once and that layouts permute; the op then has a
+                parameter `layout: str = "plain"`. Native always sees them plain.
 
         Raises:
             RegistrationError: what is wrong, where, and what it must be.
@@ -136,6 +140,7 @@ class Registry(Mapping[str, IrOp]):
                 mutates=mutates,
                 splits=splits,
                 token_dims=token_dims,
+                weights=weights,
             )
             with self.lock:
                 op = self._ops.get(declaration.name)
@@ -253,7 +258,7 @@ class Registry(Mapping[str, IrOp]):
         return Implementation(
             op=op,
             provider=NATIVE,
-            fn=function,
+            fn=op.weight_layouts.reading_any(function),
             support=Support(True),
             supports_args=None,
             inplace=False,

@@ -18,6 +18,7 @@ _SCALAR_TYPES: Mapping[str, tuple[type, ...]] = {
     "float": (float, int, torch.SymFloat, torch.SymInt),
     "bool": (bool, torch.SymBool),
     "str": (str,),
+    "ScalarType": (torch.dtype,),
 }
 
 

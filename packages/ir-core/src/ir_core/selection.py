@@ -29,12 +29,16 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The implementation that a call gets, and the providers rejected before it."""
+    """The implementation that a call gets, and the providers rejected before it.
+
+    `layout` is that of the call's weights; None for an op without weights.
+    """
 
     op: IrOp
     provider: str
     implementation: Implementation
     rejections: tuple[Rejection, ...]
+    layout: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +46,29 @@ class ExecutedSelection:
     """One row of the record: a selection that really ran.
 
     `calls` is a lower bound, at least 1: a call that the fast path answers from memory is not
-    counted again.
+    counted again. `layout` is that of the weights; None for an op without weights.
     """
 
     op: str
     provider: str
     calls: int
     rejections: tuple[Rejection, ...]
+    layout: str | None = None
+
+    @property
+    def used(self) -> str:
+        """The provider, and the layout it read in parentheses."""
+        return _used(self.provider, self.layout)
+
+
+_Key = tuple[str, str, str | None, tuple[Rejection, ...]]
 
 
 class SelectionLog:
     """What was executed since start, one row per distinct selection; safe across threads."""
 
     def __init__(self) -> None:
-        self._calls: dict[tuple[str, str, tuple[Rejection, ...]], int] = {}
+        self._calls: dict[_Key, int] = {}
         self._lock = threading.Lock()
 
     def record(self, selection: Selection, named: Collection[str] = ()) -> None:
@@ -64,11 +77,11 @@ class SelectionLog:
         The rejection of a provider among `named`, those that the user asked for, is logged at INFO
         and everything else at DEBUG.
         """
-        key = (selection.op.name, selection.provider, selection.rejections)
+        key = (selection.op.name, selection.provider, selection.layout, selection.rejections)
         with self._lock:
             if key not in self._calls and len(self._calls) >= _MAX_ROWS:
-                varying = tuple(Rejection(each.provider, _VARYING) for each in key[2])
-                key = (*key[:2], varying)
+                varying = tuple(Rejection(each.provider, _VARYING) for each in key[3])
+                key = (*key[:3], varying)
             calls = self._calls.get(key, 0)
             self._calls[key] = calls + 1
         if calls == 0:
@@ -79,22 +92,22 @@ class SelectionLog:
         with self._lock:
             items = sorted(self._calls.items(), key=lambda item: item[0][0])
         return tuple(
-            ExecutedSelection(op, provider, calls, rejections)
-            for (op, provider, rejections), calls in items
+            ExecutedSelection(op, provider, calls, rejections, layout)
+            for (op, provider, layout, rejections), calls in items
         )
 
 
 def format_selections(rows: Iterable[ExecutedSelection]) -> str:
-    """Text table of executed selections: op, provider used, and each rejection with its reason."""
+    """Text table: op, provider used with the layout it read, each rejection with its reason."""
     rows = tuple(rows)
     if not rows:
         return "No op was executed."
     op_width = max(len("op"), *(len(row.op) for row in rows))
-    provider_width = max(len("used"), *(len(row.provider) for row in rows))
+    provider_width = max(len("used"), *(len(row.used) for row in rows))
     lines = [f"{'op':{op_width}}  {'used':{provider_width}}  rejected"]
     for row in rows:
         reasons = "; ".join(f"{each.provider}: {each.reason}" for each in row.rejections) or "-"
-        lines.append(f"{row.op:{op_width}}  {row.provider:{provider_width}}  {reasons}")
+        lines.append(f"{row.op:{op_width}}  {row.used:{provider_width}}  {reasons}")
     return "\n".join(lines)
 
 
@@ -103,5 +116,9 @@ def _log(selection: Selection, named: Collection[str]) -> None:
     for rejection in selection.rejections:
         level = logging.INFO if rejection.provider in named else logging.DEBUG
         _logger.log(level, "%s: rejected `%s`: %s", op, rejection.provider, rejection.reason)
-    location = selection.implementation.location
-    _logger.debug("%s: used `%s` (%s)", op, selection.provider, location)
+    used = _used(selection.provider, selection.layout)
+    _logger.debug("%s: used `%s` (%s)", op, used, selection.implementation.location)
+
+
+def _used(provider: str, layout: str | None) -> str:
+    return provider if layout is None else f"{provider} ({layout})"

@@ -61,7 +61,8 @@ def infer_schema_text(function: Callable[..., Any], mutates: Sequence[str]) -> s
 def parse_schema_text(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Types of the parameters and of the returns, `?` marking what may be None."""
     parsed = torch._C.parse_schema(f"ir::parsed{text}")
-    types = tuple(_spell(argument.type) for argument in parsed.arguments)
+    # `real_type` tells a dtype from the int it travels as.
+    types = tuple(_spell(argument.real_type) for argument in parsed.arguments)
     return types, tuple(_spell(value.type) for value in parsed.returns)
 
 

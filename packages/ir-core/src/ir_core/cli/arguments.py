@@ -22,6 +22,8 @@ _ALIASES = {
     "f64": "float64",
     "fp64": "float64",
     "fp8": "float8_e4m3fn",
+    "i8": "int8",
+    "u8": "uint8",
     "i32": "int32",
     "i64": "int64",
 }
@@ -74,6 +76,8 @@ def example_arguments(
     Raises:
         UsageError: a value that does not fit, or a parameter that nothing gives a value.
     """
+    if shape is not None and not op.activations:
+        raise UsageError(f"`{op.name}` has no activations to shape; set parameters with --arg")
     generated = _generated(op, dtype)
     given = {
         name: _parse_value(op, name, text, dtype, device) for name, text in assignments.items()
@@ -84,8 +88,7 @@ def example_arguments(
         if parameter.name in given:
             values.append(given[parameter.name])
         elif parameter.name in generated:
-            token_dims = op.token_dims.get(parameter.name, frozenset())
-            values.append(_resized(generated[parameter.name], token_dims, resized, device))
+            values.append(_resized(op, parameter.name, generated[parameter.name], resized, device))
         elif parameter.name in op.activations and shape is not None:
             values.append(torch.empty(shape, dtype=dtype, device=device))
         elif parameter.has_default:
@@ -116,9 +119,7 @@ def _resizing(op: IrOp, generated: Mapping[str, Any], shape: tuple[int, ...] | N
     return first.shape, shape
 
 
-def _resized(
-    value: Any, token_dims: frozenset[int], resizing: _Resizing, device: torch.device
-) -> Any:
+def _resized(op: IrOp, name: str, value: Any, resizing: _Resizing, device: torch.device) -> Any:
     if not isinstance(value, Tensor):
         return value
     if resizing is None:
@@ -126,6 +127,11 @@ def _resized(
     old, new = resizing
     if value.shape == old:
         return value.new_empty(new, device=device)
+    if name in op.weights:
+        # Quantised ones have several values in an element, or one for several.
+        sizes = (*value.shape[:-1], value.shape[-1] * new[-1] // old[-1])
+        return value.new_empty(sizes, device=device)
+    token_dims = op.token_dims.get(name, frozenset())
     sizes = [
         new[0] if dim in token_dims else new[-1] if size == old[-1] else size
         for dim, size in enumerate(value.shape)
@@ -148,6 +154,8 @@ def _parse_value(op: IrOp, name: str, text: str, dtype: torch.dtype, device: tor
 
 def _parse_scalar(op: IrOp, parameter: Parameter, text: str) -> Any:
     kind = parameter.type.rstrip("?")
+    if kind == "ScalarType":
+        return parse_dtype(text)
     try:
         if kind == "bool":
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]

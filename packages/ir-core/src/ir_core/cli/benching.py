@@ -7,7 +7,9 @@ something only of a workload that is marked `moves_all_bytes`.
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +20,11 @@ from ir_core.cli.errors import UsageError
 from ir_core.cli.overhead import measure_overhead
 from ir_core.cli.stopwatch import median_microseconds
 from ir_core.errors import UnknownProviderError
+from ir_core.implementation import NATIVE
 from ir_core.op import IrOp
 from ir_core.suggestion import suggest
 from ir_core.testing import Case, CheckDeclined, Workload, require_selected, workloads_of
+from ir_core.weight_layouts import PLAIN
 
 # Larger than any cache in use, so that reading it is reading memory.
 _BANDWIDTH_BYTES = 256 << 20
@@ -31,6 +35,7 @@ class Measurement:
     """One provider on one workload; the time is None where `reason` says why it did not run.
 
     The other numbers are None too unless moving the tensors' bytes is what bounds the workload.
+    `layout` is that of the weights, "" for an op without any.
     """
 
     workload: str
@@ -39,12 +44,14 @@ class Measurement:
     gigabytes_per_second: float | None
     share_of_bandwidth: float | None
     reason: str = ""
+    layout: str = ""
 
     def to_text(self) -> str:
         """One line of the table."""
+        reader = f"{self.provider} ({self.layout})" if self.layout else self.provider
         if self.microseconds is None:
-            return f"{self.workload:14} {self.provider:12} {self.reason}"
-        row = f"{self.workload:14} {self.provider:12} {self.microseconds:10.1f} us "
+            return f"{self.workload:14} {reader:22} {self.reason}"
+        row = f"{self.workload:14} {reader:22} {self.microseconds:10.1f} us "
         if self.gigabytes_per_second is None:
             return f"{row} {'-':>12} {'-':>6}"
         return f"{row} {self.gigabytes_per_second:7.2f} GB/s {self.share_of_bandwidth:6.1%}"
@@ -86,7 +93,7 @@ def measure(
     seconds: float,
     bandwidth: float,
 ) -> list[Measurement]:
-    """A measurement per bench workload and provider, providers of a workload taken in turns."""
+    """A measurement per bench workload, provider and layout it reads; they are taken in turns."""
     for provider in providers or ():
         if provider not in op.implementations:
             known = suggest(provider, op.implementations)
@@ -115,36 +122,44 @@ def _measure_workload(
     seconds: float,
     bandwidth: float,
 ) -> list[Measurement]:
-    arguments = Case(op.native, workload, dtype).arguments()
-    reasons: dict[str, str] = {}
-    for provider in providers:
-        try:
-            require_selected(op.implementations[provider], arguments)
-        except CheckDeclined as declined:
-            reasons[provider] = str(declined)
+    plain = Case(op.native, workload, dtype).arguments()
+    runnable: dict[_Reader, Callable[[], object]] = {}
+    reasons: dict[_Reader, str] = {}
     with torch.inference_mode():
-        runnable = {
-            provider: _call(op, provider, arguments)
-            for provider in providers
-            if provider not in reasons
-        }
+        for reader in _readers(op, providers):
+            implementation = op.implementations[reader[0]]
+            arguments = op.pack(_cloned(plain), reader[1])
+            try:
+                require_selected(implementation, arguments)
+            except CheckDeclined as declined:
+                reasons[reader] = str(declined)
+            else:
+                runnable[reader] = partial(implementation.fn, *arguments)
         times = median_microseconds(runnable, seconds) if runnable else {}
-        num_bytes = _num_bytes(arguments, op.native(*_cloned(arguments)))
+        num_bytes = _num_bytes(plain, op.native(*_cloned(plain)))
     moved = num_bytes if workload.moves_all_bytes else None
+    rows: list[Measurement] = []
+    for reader in _readers(op, providers):
+        provider, layout = reader[0], reader[1] if op.weights else ""
+        row = _row(workload.name, provider, times.get(reader), moved, bandwidth)
+        rows.append(replace(row, reason=reasons.get(reader, ""), layout=layout))
+    return rows
+
+
+_Reader = tuple[str, str]  # provider, layout
+
+
+def _readers(op: IrOp, providers: Sequence[str]) -> list[_Reader]:
+    """Each provider in each layout that it reads; native unpacks, which is not worth a time."""
     return [
-        _row(workload.name, provider, times[provider], moved, bandwidth)
-        if provider in times
-        else Measurement(workload.name, provider, None, None, None, reasons[provider])
+        (provider, layout)
         for provider in providers
+        for layout in op.implementations[provider].layouts
+        if provider != NATIVE or layout == PLAIN
     ]
 
 
-def _call(op: IrOp, provider: str, arguments: Sequence[object]) -> Callable[[], object]:
-    function, given = op.implementations[provider].fn, _cloned(arguments)
-    return lambda: function(*given)
-
-
-def _cloned(arguments: Sequence[object]) -> tuple[object, ...]:
+def _cloned(arguments: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(each.clone() if isinstance(each, Tensor) else each for each in arguments)
 
 
@@ -154,9 +169,13 @@ def _num_bytes(arguments: Sequence[object], returned: object) -> int:
 
 
 def _row(
-    workload: str, provider: str, microseconds: float, num_bytes: int | None, bandwidth: float
+    workload: str,
+    provider: str,
+    microseconds: float | None,
+    num_bytes: int | None,
+    bandwidth: float,
 ) -> Measurement:
-    if num_bytes is None:
+    if num_bytes is None or microseconds is None:
         return Measurement(workload, provider, microseconds, None, None)
     speed = num_bytes / microseconds / 1e3
     return Measurement(workload, provider, microseconds, speed, speed / bandwidth)

@@ -20,22 +20,31 @@ from ir_core.cli.arguments import (
 from ir_core.cli.errors import UsageError
 from ir_core.errors import NoImplementationError
 from ir_core.op import IrOp
+from ir_core.weight_layouts import LAYOUT
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one provider says to the arguments; `source` says who put it in the priority."""
+    """What one provider says to the arguments; `source` says who put it in the priority.
+
+    `layouts` are the weight layouts that it reads; none for an op without weights.
+    """
 
     provider: str
     source: str
     accepts: bool
     reason: str
     origin: str
+    layouts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a call gets the implementation it gets; `selected` is None if no provider can run it."""
+    """Why a call gets the implementation it gets; `selected` is None if no provider can run it.
+
+    `layout` is that of the weights and `layouts` are all there are; None and none for an op without
+    weights.
+    """
 
     op: str
     platform: str
@@ -43,6 +52,8 @@ class Explanation:
     arguments: dict[str, str]
     selected: str | None
     verdicts: tuple[Verdict, ...]
+    layout: str | None
+    layouts: tuple[str, ...]
 
     def to_text(self) -> str:
         """The arguments, then a line per provider in order of priority, the chosen one marked."""
@@ -53,7 +64,11 @@ class Explanation:
         for each in self.verdicts:
             mark = "->" if each.provider == self.selected else "  "
             said = "accepts" if each.accepts else f"rejects: {each.reason}"
+            if self.layout is not None and each.accepts:
+                said += f", reads {' and '.join(each.layouts)}"
             lines.append(f"{mark} {each.provider:{width}}  {each.source:{sources}}  {said}")
+        if self.layout is not None:
+            lines.append(f"layout: {self.layout}, of {', '.join(self.layouts)}")
         lines.append(f"selected: {self.selected or 'none, the call is an error'}")
         return "\n".join(lines)
 
@@ -62,17 +77,20 @@ def run(options: argparse.Namespace) -> int:
     """Print the explanation; the exit code is 1 where no implementation can run."""
     ir.load_plugins()
     op = ir.registry()[options.op]
+    assignments = parse_assignments(options.arg, op)
     arguments = example_arguments(
         op,
         parse_dtype(options.dtype),
         parse_shape(options.shape) if options.shape else None,
-        parse_assignments(options.arg, op),
+        assignments,
         _device(options.device),
     )
     if options.mode:
         ir.set_execution_mode(options.mode)
     override = ir.priority({op.name: options.priority}) if options.priority else nullcontext()
     with override:
+        if op.weights and LAYOUT not in assignments:
+            arguments = _as_loaded(op, arguments)
         explanation = explain(op, arguments)
     print(json.dumps(asdict(explanation), indent=2) if options.json else explanation.to_text())
     return 0 if explanation.selected else 1
@@ -89,7 +107,17 @@ def explain(op: IrOp, arguments: Sequence[Any]) -> Explanation:
         {name: _describe(value) for name, value in named},
         _selected(op, arguments),
         tuple(_verdict(op, provider, arguments) for provider in _in_order(op)),
+        op.weight_layouts.of(arguments) if op.weights else None,
+        op.layouts if op.weights else (),
     )
+
+
+def _as_loaded(op: IrOp, arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """The arguments as if the weights had been packed when they were loaded."""
+    try:
+        return op.with_layout(arguments, op.choose_layout(*arguments).layout)
+    except NoImplementationError:
+        return tuple(arguments)
 
 
 def _selected(op: IrOp, arguments: Sequence[Any]) -> str | None:
@@ -115,6 +143,7 @@ def _verdict(op: IrOp, provider: str, arguments: Sequence[Any]) -> Verdict:
         not reason,
         reason,
         implementation.origin,
+        implementation.layouts if op.weights else (),
     )
 
 

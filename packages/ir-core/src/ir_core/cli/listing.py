@@ -30,6 +30,8 @@ def _op(op: IrOp) -> dict[str, Any]:
         "schema": f"{op.name}{op.schema.text}",
         "origin": op.native.origin,
         "location": op.native.location,
+        "weights": list(op.weights),
+        "layouts": list(op.layouts) if op.weights else [],
         "priority": list(ir.registry().priorities.resolve(op).providers),
         "providers": [_implementation(each) for each in op.implementations.values()],
     }
@@ -43,6 +45,7 @@ def _implementation(implementation: Implementation) -> dict[str, Any]:
         "origin": implementation.origin,
         "location": implementation.location,
         "properties": _properties(implementation),
+        "layouts": list(implementation.layouts) if implementation.op.weights else [],
     }
 
 
@@ -52,16 +55,24 @@ def _properties(implementation: Implementation) -> list[str]:
     return named + (["partial"] if implementation.supports_args is not None else [])
 
 
+def _layouts(implementation: Implementation) -> list[str]:
+    has_choice = bool(implementation.op.weights)
+    return [f"reads {' and '.join(implementation.layouts)}"] if has_choice else []
+
+
 def _text(ops: Iterable[IrOp]) -> str:
     lines = [f"platform {ir.platform().name}"]
     for op in ops:
         lines += ["", f"{op.name}{op.schema.text}"]
+        if op.weights:
+            lines.append(f"  {', '.join(op.weights)} in layout {' or '.join(op.layouts)}")
         width = max(len(provider) for provider in op.implementations)
         origins = max(len(each.origin) for each in op.implementations.values())
         for provider, implementation in op.implementations.items():
             verdict = "runs here" if implementation.supported else "cannot run here"
-            if implementation.supported and _properties(implementation):
-                verdict += f" ({', '.join(_properties(implementation))})"
+            properties = [*_properties(implementation), *_layouts(implementation)]
+            if implementation.supported and properties:
+                verdict += f" ({', '.join(properties)})"
             if not implementation.supported:
                 verdict += f": {implementation.unsupported_reason}"
             lines.append(f"  {provider:{width}}  {implementation.origin:{origins}}  {verdict}")

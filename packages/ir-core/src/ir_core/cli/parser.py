@@ -8,6 +8,9 @@ Show which implementation a call of OP gets, and what every other provider says 
 The activations get the given shape and dtype. Every other tensor is as the op's input generator
 makes it for that dtype, with the last dim of the activations where it had the generator's own.
 `--arg` sets one parameter: a scalar (epsilon=1e-6), none, or a tensor (weight=4096:f32).
+
+The weights of an op that has them lie as a loader would pack them: in the layout of the first
+provider that accepts the arguments in one that it reads. `--arg layout=plain` sets another.
 """
 
 _CHECK = """

@@ -2,18 +2,20 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
 
 _LOOP_SECONDS = 2e-4
 _MIN_ROUNDS = 5
+_Name = TypeVar("_Name", bound=Hashable)
 
 
 def median_microseconds(
-    functions: Mapping[str, Callable[[], object]], seconds: float
-) -> dict[str, float]:
+    functions: Mapping[_Name, Callable[[], object]], seconds: float
+) -> dict[_Name, float]:
     """Median microseconds per call of each function, within about `seconds` for all together."""
     loops = {name: _calibrate(function) for name, function in functions.items()}
-    samples: dict[str, list[float]] = {name: [] for name in functions}
+    samples: dict[_Name, list[float]] = {name: [] for name in functions}
     end = time.perf_counter() + seconds
     rounds = 0
     while rounds < _MIN_ROUNDS or time.perf_counter() < end:

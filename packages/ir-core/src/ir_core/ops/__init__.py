@@ -10,21 +10,29 @@ from ir_core.errors import UnknownOpError
 from ir_core.op import IrOp
 from ir_core.ops.activation import gelu_and_mul, silu_and_mul
 from ir_core.ops.collectives import all_gather, all_reduce, reduce_scatter
+from ir_core.ops.embedding import embedding, embedding_w8a16
 from ir_core.ops.linear import linear
 from ir_core.ops.paged_attention import paged_attention
+from ir_core.ops.quantized_linear import linear_w4a16, linear_w8a16
 from ir_core.ops.rms_norm import fused_add_rms_norm, rms_norm
 from ir_core.ops.rotary_embedding import rotary_embedding
+from ir_core.ops.sampling import sample_tokens
 
 __all__ = [
     "all_gather",
     "all_reduce",
+    "embedding",
+    "embedding_w8a16",
     "fused_add_rms_norm",
     "gelu_and_mul",
     "linear",
+    "linear_w4a16",
+    "linear_w8a16",
     "paged_attention",
     "reduce_scatter",
     "rms_norm",
     "rotary_embedding",
+    "sample_tokens",
     "silu_and_mul",
 ]
 

@@ -7,7 +7,20 @@ from torch import Tensor
 
 from ir_core.ops.workload import Workload
 
+_CONTEXTS = tuple(
+    Workload(
+        f"context-{context}-{num_tokens}",
+        "decode reads every key and value once",
+        {"num_tokens": num_tokens, "context": context},
+        checked=False,
+        bench=True,
+        moves_all_bytes=True,
+    )
+    for context, num_tokens in ((128, 1), (1024, 1), (8192, 1), (1024, 32))
+)
+
 WORKLOADS = (
+    *_CONTEXTS,
     Workload(
         "one-decode",
         "one request at a usual context",
@@ -43,11 +56,49 @@ WORKLOADS = (
     Workload(
         "block-edge", "lengths at a block's end", {"num_tokens": 4, "context": 32, "shortest": 32}
     ),
+    Workload(
+        "block-bounds",
+        "lengths one below, at and one above a block's end",
+        {"num_tokens": 3, "context": 17, "shortest": 15},
+    ),
+    Workload(
+        "chunk-at-bound",
+        "new tokens that begin and end at a block's bounds",
+        {"num_tokens": 32, "query_len": 16, "context": 48},
+    ),
+    Workload(
+        "chunk-over-bound",
+        "new tokens that cross a block's bounds by one",
+        {"num_tokens": 34, "query_len": 17, "context": 33},
+    ),
+    Workload("one-slot-blocks", "a block per key", {"num_tokens": 3, "block_size": 1}),
+    Workload(
+        "long",
+        "more keys than one thread should read",
+        {"num_tokens": 3, "context": 1500, "heads": (4, 2)},
+    ),
+    Workload(
+        "long-window",
+        "a window that ends inside a block of a long context",
+        {"num_tokens": 2, "context": 1501, "heads": (2, 1), "sliding_window": 1000},
+    ),
+    Workload(
+        "sharp",
+        "scores whose exponentials overflow",
+        {"num_tokens": 4, "context": 33, "sharpness": 8.0},
+    ),
+    Workload(
+        "odd-values",
+        "NaN, infinities and denormals among one request's values stay its own",
+        {"num_tokens": 4, "context": 20, "odd_values": True},
+    ),
     Workload("first-token", "one key", {"num_tokens": 3, "context": 1}),
     Workload(
         "padded", "rows past the last request", {"num_tokens": 5, "context": 40, "padding": 3}
     ),
     Workload("wide-group", "eight query heads a key head", {"num_tokens": 4, "heads": (8, 1)}),
+    Workload("head-80", "five vectors of sixteen", {"num_tokens": 3, "head_size": 80}),
+    Workload("head-128", "a large head", {"num_tokens": 3, "head_size": 128, "heads": (4, 2)}),
     Workload(
         "odd-heads", "sizes no vector divides", {"num_tokens": 5, "heads": (3, 3), "head_size": 10}
     ),
@@ -67,12 +118,14 @@ def paged_attention_inputs(
     cache_dtype: torch.dtype | None = None,
     sliding_window: int | None = None,
     padding: int = 0,
+    sharpness: float = 1.0,
+    odd_values: bool = False,
     seed: int = 0,
 ) -> tuple[Any, ...]:
     """Arguments of `paged_attention` for `num_tokens` new tokens and `padding` rows after them.
 
     Requests bring `query_len` new tokens each (the last what is left) and have between `shortest`
-    and `context` keys, new ones included.
+    and `context` keys, new ones included. Scores have a deviation of `sharpness` squared.
     """
     random = torch.Generator().manual_seed(seed)
     queries = _query_lens(num_tokens, query_len)
@@ -88,6 +141,9 @@ def paged_attention_inputs(
     value = normal(rows, heads[1], head_size)
     for tensor in (query, key, value):
         tensor[num_tokens:] = torch.nan
+    if odd_values:
+        tiny = torch.finfo(dtype).tiny / 2
+        value[:1, :, :5] = torch.tensor([torch.nan, torch.inf, -torch.inf, tiny, -tiny])
     cache = _cache((num_blocks, 2, heads[1], block_size, head_size), lengths, table, random)
     return (
         query,
@@ -99,7 +155,7 @@ def paged_attention_inputs(
         torch.tensor(lengths, dtype=torch.int32),
         torch.tensor([0, *queries], dtype=torch.int32).cumsum(0, dtype=torch.int32),
         torch.tensor(slots + [-1] * padding, dtype=torch.int64),
-        head_size**-0.5,
+        head_size**-0.5 * sharpness**2,
         sliding_window,
     )
 

@@ -1,8 +1,11 @@
 """What an author's own test needs: an assertion against native, and a registry of one's own."""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from ir_core.implementation import Implementation
 from ir_core.op import IrOp
@@ -25,16 +28,20 @@ def assert_matches_native(implementation: Implementation, *args: Any, **kwargs: 
     op = implementation.op
     arguments = op.schema.bind(op.name, args, kwargs)
     require_selected(implementation, arguments)
-    dtype = next(
-        argument.dtype
-        for name, argument in zip(op.schema.names, arguments, strict=True)
-        if name in op.activations
-    )
-    case = Case(implementation, Workload("given", "the arguments of this call"), dtype)
+    workload = Workload("given", "the arguments of this call")
+    case = Case(implementation, workload, _dtype_of(op, arguments), op.weight_layouts.of(arguments))
     try:
         expect_close(case, run(implementation, copied(arguments)), arguments)
     except ConformanceError as error:
         raise ConformanceError(f"`{implementation.provider}` of `{op.name}`: {error}") from None
+
+
+def _dtype_of(op: IrOp, arguments: Sequence[Any]) -> torch.dtype:
+    """The activations' dtype; that of the first floating tensor where the op has none."""
+    named = dict(zip(op.schema.names, arguments, strict=True))
+    tensors = [named[name] for name in op.activations]
+    tensors += [each for each in arguments if isinstance(each, Tensor) and each.is_floating_point()]
+    return tensors[0].dtype if tensors else torch.float32
 
 
 def fresh_registry(ops: Iterable[IrOp] = ()) -> Registry:
@@ -58,7 +65,10 @@ def _declare_again(registry: Registry, op: IrOp) -> None:
         opaque=op.native.opaque,
         token_dims={name: tuple(dims) for name, dims in op.token_dims.items()},
         batch_invariant=op.native.batch_invariant,
-    )(op.native.fn)
+        weights=op.weights,
+    )(op.native.written_fn)
+    for layout in op.weight_layouts.packed:
+        copy.register_layout(layout.name, pack=layout.pack, unpack=layout.unpack)
     if op.fake is not None:
         copy.register_fake(op.fake)
     if op.input_generator is not None:

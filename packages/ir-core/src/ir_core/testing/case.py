@@ -1,4 +1,4 @@
-"""Cases: one implementation on one workload in one dtype, and how it is run. Judges nothing."""
+"""Cases: an implementation on a workload in a dtype and a weight layout. Judges nothing."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -13,6 +13,7 @@ from ir_core.op import IrOp
 from ir_core.ops.workload import InputGenerator, Workload
 from ir_core.selection import Selection
 from ir_core.testing.errors import CheckDeclined, CheckRejected
+from ir_core.weight_layouts import PLAIN
 
 # bfloat16 is what models run in; float16 overflows where it does not; float32 finds aliasing
 # that a conversion hides.
@@ -27,11 +28,12 @@ STANDARD_WORKLOADS = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One implementation on one workload in one dtype."""
+    """One implementation on one workload in one dtype, its weights in one layout."""
 
     implementation: Implementation
     workload: Workload
     dtype: torch.dtype
+    layout: str = PLAIN
 
     @property
     def op(self) -> IrOp:
@@ -49,17 +51,27 @@ class Case:
         return str(self.dtype).removeprefix("torch.")
 
     @property
+    def layout_name(self) -> str:
+        """The layout of the op's weights; "" for an op without weights."""
+        return self.layout if self.op.weights else ""
+
+    @property
     def has_several_tokens(self) -> bool:
         """Whether there is a batch to be seen: a token beside another."""
         return self.workload.inputs.get("num_tokens", 0) > 1
 
     def __str__(self) -> str:
-        return f"{self.op.name}-{self.provider}-{self.workload.name}-{self.dtype_name}"
+        names = (self.op.name, self.provider, self.layout_name, self.workload.name, self.dtype_name)
+        return "-".join(name for name in names if name)
 
     def arguments(self, **changed: Any) -> tuple[Any, ...]:
-        """Fresh arguments, one per parameter; `changed` replaces some of the workload's own."""
+        """Fresh arguments, one per parameter; `changed` replaces some of the workload's own.
+
+        Weights are packed in the case's layout.
+        """
         inputs = {**self.workload.inputs, "dtype": self.dtype, **changed}
-        return self.op.schema.bind(self.op.name, self.op.generate_inputs(**inputs), {})
+        plain = self.op.schema.bind(self.op.name, self.op.generate_inputs(**inputs), {})
+        return self.op.pack(plain, self.layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +105,18 @@ def cases(
     providers: Sequence[str] | None = None,
     dtypes: Sequence[torch.dtype] = DTYPES,
 ) -> list[Case]:
-    """Every implementation of `ops` on every workload; made for `pytest.mark.parametrize`.
+    """Every implementation of `ops` on every workload, in every layout that it reads.
 
-    Also lists cases that the implementation will reject or that cannot run here. An op without an
-    input generator has none.
+    Made for `pytest.mark.parametrize`. Also lists cases that the implementation will reject or that
+    cannot run here. An op without an input generator has none.
     """
     return [
-        Case(implementation, workload, dtype)
+        Case(implementation, workload, dtype, layout)
         for op in ops
         if op.has_input_generator
         for provider, implementation in op.implementations.items()
         if providers is None or provider in providers
+        for layout in implementation.layouts
         for workload in workloads_of(op)
         if workload.checked
         for dtype in dtypes

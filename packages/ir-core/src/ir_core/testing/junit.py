@@ -36,7 +36,8 @@ def _suite(op: str, findings: list[Finding]) -> ElementTree.Element:
 
 
 def _case(finding: Finding) -> ElementTree.Element:
-    arguments = f"[{finding.workload}-{finding.dtype}]" if finding.workload else ""
+    parts = (finding.layout, finding.workload, finding.dtype)
+    arguments = f"[{'-'.join(part for part in parts if part)}]" if finding.workload else ""
     case = ElementTree.Element(
         "testcase",
         classname=f"{finding.op}.{finding.provider}",

@@ -21,7 +21,8 @@ class Outcome(StrEnum):
 class Finding:
     """One check of one implementation on one workload; `detail` says why it did not pass.
 
-    `workload` and `dtype` are "" for a check that needs no arguments.
+    `workload` and `dtype` are "" for a check that needs no arguments, `layout` also for an op
+    without weights.
     """
 
     op: str
@@ -32,12 +33,18 @@ class Finding:
     outcome: Outcome
     detail: str = ""
     seconds: float = 0.0
+    layout: str = ""
 
     @property
     def subject(self) -> str:
-        """Implementation and arguments in one line: `op provider [workload dtype]`."""
+        """Implementation and arguments in one line: `op provider (layout) [workload dtype]`."""
         where = f" [{self.workload} {self.dtype}]" if self.workload else ""
-        return f"{self.op} {self.provider}{where}"
+        return f"{self.op} {self.reader}{where}"
+
+    @property
+    def reader(self) -> str:
+        """The provider, and the layout it reads in parentheses if the op has weights."""
+        return f"{self.provider} ({self.layout})" if self.layout else self.provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,7 @@ class Report:
         return sum(each.outcome is outcome for each in self.findings)
 
     def to_text(self) -> str:
-        """A line per implementation, reasons of what did not pass, then each failure in full."""
+        """A line per implementation and layout, what did not pass and why, each failure in full."""
         lines = [line for group in self._by_implementation() for line in _summary(group)]
         for failure in self.failures:
             lines += ["", f"FAILED {failure.check}: {failure.subject}", failure.detail]
@@ -79,7 +86,7 @@ class Report:
     def _by_implementation(self) -> list[list[Finding]]:
         groups: dict[tuple[str, str], list[Finding]] = {}
         for each in self.findings:
-            groups.setdefault((each.op, each.provider), []).append(each)
+            groups.setdefault((each.op, each.reader), []).append(each)
         return list(groups.values())
 
 
@@ -87,7 +94,7 @@ def _summary(findings: list[Finding]) -> Iterable[str]:
     totals = Counter(each.outcome for each in findings)
     mark = "FAIL" if totals[Outcome.FAILED] else "ok" if totals[Outcome.PASSED] else "-"
     counts = ", ".join(f"{totals[each]} {each}" for each in Outcome if totals[each])
-    yield f"{mark:4}  {findings[0].op}  {findings[0].provider}  {counts}"
+    yield f"{mark:4}  {findings[0].op}  {findings[0].reader}  {counts}"
     reasons = Counter(
         (each.outcome, each.detail)
         for each in findings

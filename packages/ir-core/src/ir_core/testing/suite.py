@@ -60,6 +60,7 @@ def check_case(case: Case, check: Check) -> Finding:
         outcome,
         detail,
         seconds,
+        case.layout_name,
     )
 
 
@@ -77,33 +78,28 @@ def _check_implementation(
 
 
 def _check_cases(all_cases: Sequence[Case], checks: Sequence[Check]) -> Iterable[Finding]:
-    done: set[torch.dtype] = set()
+    done: dict[str, set[torch.dtype]] = {}
     for case in all_cases:
-        verdict = _verdict(case)
-        if verdict is not None:
+        verdict = check_case(case, _ACCEPTS)
+        if verdict.outcome is not Outcome.PASSED:
             yield verdict
             continue
-        is_first = case.has_several_tokens and case.dtype not in done
+        dtypes = done.setdefault(case.layout, set())
+        is_first = case.has_several_tokens and case.dtype not in dtypes
         for each in checks:
-            is_due = each.num_dtypes is None or (is_first and len(done) < each.num_dtypes)
+            is_due = each.num_dtypes is None or (is_first and len(dtypes) < each.num_dtypes)
             if is_due and each.applies(case):
                 yield check_case(case, each)
         if is_first:
-            done.add(case.dtype)
-
-
-def _verdict(case: Case) -> Finding | None:
-    """A finding that ends the case before its checks: rejected, or no arguments to be had."""
-    outcome, detail = _outcome(case, Check("accepts", _require_accepted, bool))
-    if outcome is Outcome.PASSED:
-        return None
-    return Finding(
-        case.op.name, case.provider, "accepts", case.workload.name, case.dtype_name, outcome, detail
-    )
+            dtypes.add(case.dtype)
 
 
 def _require_accepted(case: Case) -> None:
     require_selected(case.implementation, case.arguments())
+
+
+# What ends a case before its checks: rejected, or no arguments to be had.
+_ACCEPTS = Check("accepts", _require_accepted, bool)
 
 
 def _outcome(case: Case, check: Check) -> tuple[Outcome, str]:

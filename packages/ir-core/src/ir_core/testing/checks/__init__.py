@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ir_core.testing.case import Case
-from ir_core.testing.checks import batch, functional, numerics, torch_contract
+from ir_core.testing.checks import batch, functional, layouts, numerics, torch_contract
+from ir_core.weight_layouts import PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,14 @@ def _always(case: Case) -> bool:
     return True
 
 
-def _has_several_tokens(case: Case) -> bool:
-    return case.has_several_tokens
+def _has_odd_values(case: Case) -> bool:
+    # They lie in the activations of all rows but one.
+    return case.has_several_tokens and bool(case.op.activations)
 
 
 def _has_inferred_fake(case: Case) -> bool:
     # A fake of its own is where an op says that its outputs have another dtype.
-    return case.op.fake is None
+    return case.op.fake is None and bool(case.op.activations)
 
 
 def _has_maybe_inplace(case: Case) -> bool:
@@ -47,6 +49,10 @@ def _has_16_bit_limit(case: Case) -> bool:
     )
 
 
+def _is_packed(case: Case) -> bool:
+    return case.layout != PLAIN
+
+
 def _claims_batch_invariance(case: Case) -> bool:
     # The check chooses its own number of rows, so workloads of one row or none repeat another.
     return case.implementation.batch_invariant and case.has_several_tokens
@@ -55,7 +61,9 @@ def _claims_batch_invariance(case: Case) -> bool:
 CHECKS = (
     Check("matches-native", numerics.matches_native, _always),
     Check("rounds-like-native", numerics.rounds_like_native, _has_16_bit_limit),
-    Check("passes-on-non-finite", numerics.passes_on_non_finite, _has_several_tokens),
+    Check("passes-on-non-finite", numerics.passes_on_non_finite, _has_odd_values),
+    Check("packs-and-unpacks", layouts.packs_and_unpacks, _is_packed),
+    Check("native-reads-it-packed", layouts.native_reads_it_packed, _is_packed),
     Check("keeps-its-inputs", functional.keeps_its_inputs, _always),
     Check("gives-fresh-outputs", functional.gives_fresh_outputs, _always),
     Check("gives-the-activation-dtype", functional.gives_the_activation_dtype, _has_inferred_fake),
