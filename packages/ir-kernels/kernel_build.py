@@ -27,7 +27,7 @@ REPORT = "build_report.json"
 CSRC = Path(__file__).resolve().parent / "csrc"
 
 # No -ffast-math: NaN, infinities and denormals mean what they mean in torch. No contraction to FMA:
-# every ISA gives the same bits.
+# elementwise kernels give the same bits on every ISA. What promises no bits asks for FMA by name.
 FLAGS = (
     "-std=c++20",
     "-O3",
@@ -40,8 +40,18 @@ FLAGS = (
 TORCH_FLAGS = ("-DTORCH_TARGET_VERSION=0x020b000000000000",)
 # torch is loaded RTLD_LOCAL, so its library must be named even though no symbol needs it at link.
 LINK_FLAGS = ("-shared", "-Wl,--no-as-needed", "-ltorch_cpu")
+TORCH_UNITS = (
+    "binding.cpp",
+    "binding_attention.cpp",
+    "binding_linear.cpp",
+    "binding_quantized.cpp",
+    "binding_sampling.cpp",
+    "tensor_rows.cpp",
+)
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
+AVX512_BF16 = (*AVX512, "-mavx512bf16", "-mavx512vnni")
+AMX = (*AVX512_BF16, "-mamx-tile", "-mamx-bf16")
 COMMAND_TIMEOUT_S = 300.0
 WORDS_KEPT = 1500
 
@@ -110,10 +120,12 @@ def find_toolchain(environ: Mapping[str, str]) -> Toolchain:
 
 def compile_library(tools: Toolchain, library: Path) -> BuildReport:
     """Compile all sources in parallel and link them to `library`."""
-    isas = isa_flags()
+    isas = {isa: flags for isa, flags in isa_flags().items() if knows_flags(tools, flags)}
     torch_flags = (*TORCH_FLAGS, f"-I{tools.torch_dir / 'include'}")
     units: dict[str, Sequence[str]] = {f"isa_{isa}.cpp": flags for isa, flags in isas.items()}
-    units |= {"binding.cpp": torch_flags, "tensor_rows.cpp": torch_flags, "isa_select.cpp": ()}
+    units |= dict.fromkeys(TORCH_UNITS, torch_flags)
+    units["attention_plan.cpp"] = ()
+    units["isa_select.cpp"] = [f"-DIR_BUILT_{isa}" for isa in isas]
 
     with tempfile.TemporaryDirectory() as scratch:
 
@@ -136,7 +148,25 @@ def isa_flags() -> dict[str, tuple[str, ...]]:
     """The ISAs to build for this architecture and the flags of each."""
     if platform.machine() not in {"x86_64", "AMD64"}:
         return {"portable": ()}
-    return {"portable": (), "avx2": AVX2, "avx512": AVX512}
+    return {
+        "portable": (),
+        "avx2": AVX2,
+        "avx512": AVX512,
+        "avx512_bf16": AVX512_BF16,
+        "amx": AMX,
+    }
+
+
+def knows_flags(tools: Toolchain, flags: Sequence[str]) -> bool:
+    """Whether the compiler is new enough for an ISA; without flags it need not be asked."""
+    if not flags:
+        return True
+    command = [*tools.compiler, *flags, "-fsyntax-only", "-x", "c++", os.devnull]
+    try:
+        run_command(command)
+    except BuildError:
+        return False
+    return True
 
 
 def run_command(command: Sequence[str]) -> str:

@@ -39,6 +39,11 @@ def registry() -> ir.Registry:
         "rotary_embedding",
         "linear",
         "paged_attention",
+        "sample_tokens",
+        "linear_w4a16",
+        "linear_w8a16",
+        "embedding",
+        "embedding_w8a16",
     )
     fresh = testing.fresh_registry([ir.registry()[name] for name in ops])
     ir_kernels.register(fresh)

@@ -121,7 +121,7 @@ def test_success_says_what_was_built(kernel_build: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("machine", "isas"),
     [
-        ("x86_64", {"portable", "avx2", "avx512"}),
+        ("x86_64", {"portable", "avx2", "avx512", "avx512_bf16", "amx"}),
         ("aarch64", {"portable"}),
         ("riscv64", {"portable"}),
     ],
@@ -131,6 +131,14 @@ def test_only_x86_is_given_x86_flags(
 ) -> None:
     monkeypatch.setattr(kernel_build.platform, "machine", lambda: machine)
     assert set(kernel_build.isa_flags()) == isas
+
+
+def test_isa_that_the_compiler_does_not_know_is_left_out(kernel_build: Any, tmp_path: Path) -> None:
+    words = "unrecognized option -mamx-bf16"
+    compiler = fake_compiler(tmp_path / "cc", fails_on="-mamx-bf16", words=words)
+    report = kernel_build.build(tmp_path, {"CXX": compiler})
+    assert report.built, report.reason
+    assert set(report.isas) == set(kernel_build.isa_flags()) - {"amx"}
 
 
 def test_script_reports_failure_in_its_exit_status(tmp_path: Path) -> None:

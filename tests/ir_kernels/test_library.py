@@ -105,8 +105,8 @@ def test_ops_say_what_they_write() -> None:
 
 
 def test_a_fake_is_needed_for_every_kernel() -> None:
-    source = Path(library.__file__).parents[2] / "csrc" / "binding.cpp"
-    text = source.read_text(encoding="utf-8")
-    block = text.split("STABLE_TORCH_LIBRARY_IMPL(ir_kernels_c, CPU, m)")[1].split("}")[0]
-    named = {line.split('"')[1] for line in block.splitlines() if "m.impl" in line}
-    assert named == set(FAKES)
+    sources = (Path(library.__file__).parents[2] / "csrc").glob("binding*.cpp")
+    texts = [source.read_text(encoding="utf-8") for source in sources]
+    blocks = [text.split("STABLE_TORCH_LIBRARY_IMPL(ir_kernels_c, CPU, m)")[1] for text in texts]
+    lines = [line for block in blocks for line in block.split("}")[0].splitlines()]
+    assert {line.split('"')[1] for line in lines if "m.impl" in line} == set(FAKES)

@@ -83,3 +83,42 @@ def test_rotary_embedding_names_the_table(registry: ir.Registry) -> None:
     assert refused(x, x.half(), positions, table) == (
         "needs one dtype for both; x has float32, x_key float16"
     )
+
+
+def packed(registry: ir.Registry, name: str, *arguments: Any) -> tuple[Any, ...]:
+    """A call's arguments with its weights in layout `panel16`."""
+    op = registry[name]
+    return op.pack(op.bind(*arguments), "panel16")
+
+
+def test_linear_wants_one_dtype_and_packed_weights(registry: ir.Registry) -> None:
+    x, weight, bias = torch.randn(2, 8), torch.randn(20, 8), torch.randn(20)
+
+    def refused(*arguments: Any) -> str | None:
+        return rejection(registry, "linear", *packed(registry, "linear", *arguments))
+
+    assert refused(x, weight.clone(), bias) is None
+    assert refused(x.bfloat16(), weight.clone()) == (
+        "needs one dtype for both; x has bfloat16, weight float32"
+    )
+    assert refused(x, weight.clone(), bias.half()) == (
+        "needs one dtype for both; x has float32, bias float16"
+    )
+    assert refused(x.double(), weight.double()) == (
+        "takes float32, bfloat16, float16; x has float64"
+    )
+    plain = rejection(registry, "linear", x, weight, bias)
+    assert plain == "reads layout `panel16`, and the weight lies in `plain`"
+
+
+def test_embedding_wants_int64_ids_and_a_packed_table(registry: ir.Registry) -> None:
+    ids, table = torch.tensor([1, 2]), torch.randn(20, 8)
+
+    def refused(*arguments: Any) -> str | None:
+        return rejection(registry, "embedding", *packed(registry, "embedding", *arguments))
+
+    assert refused(ids, table.clone()) is None
+    assert refused(ids.int(), table.clone()) == "needs int64 ids, not int32"
+    assert refused(ids, table.double()) == "takes float32, bfloat16, float16; x has float64"
+    plain = rejection(registry, "embedding", ids, table)
+    assert plain == "reads layout `panel16`, and the weight lies in `plain`"

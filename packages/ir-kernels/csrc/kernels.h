@@ -58,18 +58,171 @@ struct RotaryArgs {
   bool is_neox;
 };
 
+// Rows of logits; everything else has an element for each row. A block is a multiple of 64 logits;
+// a row has at most 1024 blocks of at most 4096.
+struct SampleArgs {
+  Dtype dtype;
+  Rows x;
+  int64_t size;
+  int64_t block_size;
+  const float* temperature;
+  const float* log_min_p;  // minus infinity for none
+  const int64_t* top_k;
+  const double* top_p;
+  const int64_t* key;
+  const int64_t* position;
+  int64_t* ids;
+};
+
+// Shapes: T tokens, Hq query heads, H key heads, G = Hq / H, D head size, S block size. A key head's
+// rows of queries are numbered token * G + head of its group. All indices have been checked.
+struct AttentionArgs {
+  Dtype dtype;  // of query, key, value and output
+  Dtype cache_dtype;
+  Heads query;  // [T, Hq, D]
+  Heads key;    // [T, H, D]
+  Heads value;
+  Heads output;
+  void* cache;  // keys; a key's value lies value_offset elements behind it
+  int64_t block_stride;
+  int64_t value_offset;
+  int64_t head_stride;
+  int64_t slot_stride;
+  int64_t block_size;
+  int64_t head_size;
+  const int64_t* slots;  // [T], negative for tokens that are not written
+  float scale;
+  int64_t window;  // keys that a query sees, at most
+};
+
+// Some rows of a request's queries at each of some key heads, and a range of keys of those they
+// see. Of many rows, at one head.
+struct AttentionPiece {
+  const int32_t* blocks;   // of the request
+  int64_t first_token;     // of the request's new tokens, in the batch
+  int64_t first_position;  // of that token, in the request
+  int64_t head;
+  int64_t num_heads;
+  int64_t first_row;
+  int64_t num_rows;
+  int64_t first_key;
+  int64_t end_key;
+  // Null: write to output. Else [num_heads][num_rows][2 + D]: log2 maximum, sum, weighted sum.
+  float* partial;
+};
+
+// What an ISA needs to know and tells before work is divided.
+struct AttentionLimits {
+  int64_t most_rows;      // of a piece
+  int64_t few_rows;       // up to so many a piece costs what its keys' memory costs
+  int64_t heads_of_few;   // at most so many key heads in a piece of few rows
+  int64_t row_cost;       // more cost, for a key and 16 rows, as many bytes of memory
+  int64_t key_alignment;  // of a piece's range of keys
+  int64_t scratch_bytes;  // for a thread
+};
+
+// x [num_tokens][inner] times the rows of weights in layout `panel16`, plus bias. With 4 bits two
+// elements lie in a byte, the even one low: (q - 8) * scale, or q * scale + minimum; with 8 bits a
+// signed byte is one: q * scale. `inner` is a multiple of `group_size`, which is one of 16.
+struct QuantizedArgs {
+  Dtype dtype;  // of x, bias and out
+  int bits;
+  Rows x;
+  int64_t num_tokens;
+  int64_t inner;
+  int64_t num_outputs;
+  int64_t group_size;
+  const uint8_t* weight;
+  const uint16_t* scale;    // float16, one a group
+  const uint16_t* minimum;  // as scale, null for none
+  const void* bias;         // [num_outputs], null for none
+  void* out;                // [num_tokens][num_outputs]
+  void* prepared;           // what `quantized_prepare` makes of x for all threads
+  void* scratch;            // each thread's own
+};
+
+// In bytes, to be aligned to 64.
+struct QuantizedSizes {
+  int64_t prepared;
+  int64_t scratch;
+};
+
+// Rows of 8-bit weights in panels, as `dtype`. Ids have been checked against `num_rows`.
+struct QuantizedEmbeddingArgs {
+  Dtype dtype;
+  const int64_t* ids;
+  int64_t id_stride;
+  int64_t inner;
+  int64_t num_rows;
+  int64_t group_size;
+  const uint8_t* weight;
+  const uint16_t* scale;
+  void* out;  // [ids][inner]
+};
+
+struct Range {
+  int64_t begin;
+  int64_t end;
+};
+
+// Shapes: x [num_tokens][inner], rows x_stride elements apart; weight [num_outputs][inner] in panels
+// of 16 rows; bias [num_outputs] or null; out [num_tokens][num_outputs], dense. All of one dtype.
+struct LinearArgs {
+  Dtype dtype;
+  const void* x;
+  int64_t x_stride;
+  const void* weight;
+  const void* bias;
+  void* out;
+  int64_t num_tokens;
+  int64_t inner;
+  int64_t num_outputs;
+  int64_t token_block;  // tokens that a kernel works on at once, a multiple of 32
+};
+
+// Memory that a call of `linear` needs, in bytes: for each token of a block kLinearSumBytes and its
+// row of x, rounded up to 64 bytes; kLinearPanelBytes more.
+constexpr int64_t kLinearChunk = 640;  // elements of a row that are multiplied in one go
+constexpr int64_t kLinearSumBytes = 32 * 4;
+constexpr int64_t kLinearPanelBytes = kLinearChunk * 16 * 4;
+
+// Rows are ids, which have been checked; weight [num_rows] of row_bytes in panels of 16 rows.
+struct EmbeddingArgs {
+  const int64_t* ids;
+  int64_t id_stride;
+  const void* weight;
+  int64_t num_rows;
+  int64_t row_bytes;
+  void* out;  // dense
+};
+
 struct KernelTable {
   const char* isa;
   void (*rms_norm)(const NormArgs&, int64_t begin, int64_t end);
   void (*fused_add_rms_norm)(const NormArgs&, int64_t begin, int64_t end);
   void (*silu_and_mul)(const SiluArgs&, int64_t begin, int64_t end);
   void (*rotary_embedding)(const RotaryArgs&, int64_t begin, int64_t end);
+  void (*embedding)(const EmbeddingArgs&, int64_t begin, int64_t end);
+  void (*linear)(const LinearArgs&, Range panels, Range tokens, void* memory);
+  void (*sample_tokens)(const SampleArgs&, int64_t begin, int64_t end);
+  void (*attention_write)(const AttentionArgs&, int64_t begin, int64_t end);  // rows are tokens
+  AttentionLimits (*attention_limits)(const AttentionArgs&);
+  void (*attention_piece)(const AttentionArgs&, const AttentionPiece&, void* scratch);
+  // Finishes what num_parts pieces left in `partial`, one behind the other.
+  void (*attention_merge)(const AttentionArgs&, const AttentionPiece&, int64_t num_parts,
+                          void* scratch);
+  QuantizedSizes (*quantized_sizes)(const QuantizedArgs&);
+  void (*quantized_prepare)(const QuantizedArgs&, int64_t begin, int64_t end);  // tokens
+  void (*quantized_product)(const QuantizedArgs&, int64_t begin, int64_t end);  // panels
+  void (*quantized_embedding)(const QuantizedEmbeddingArgs&, int64_t begin, int64_t end);
 };
 
 extern const KernelTable portable_kernels;
 #if defined(__x86_64__)
 extern const KernelTable avx2_kernels;
 extern const KernelTable avx512_kernels;
+extern const KernelTable avx512_bf16_kernels;
+extern const KernelTable amx_kernels;
 #endif
 
 }  // namespace ir_kernels

@@ -5,11 +5,16 @@ Importing registers nothing; `register` does, and is what the entry point calls.
 
 import ir_core as ir
 from ir_kernels import (
+    embedding,
+    embedding_w8a16,
     fused_add_rms_norm,
     linear,
+    linear_w4a16,
+    linear_w8a16,
     paged_attention,
     rms_norm,
     rotary_embedding,
+    sample_tokens,
     silu_and_mul,
 )
 
@@ -25,4 +30,9 @@ def register(registry: ir.Registry | None = None) -> None:
     silu_and_mul.register(ops["silu_and_mul"])
     rotary_embedding.register(ops["rotary_embedding"])
     linear.register(ops["linear"])
+    linear_w4a16.register(ops["linear_w4a16"])
+    linear_w8a16.register(ops["linear_w8a16"])
+    embedding.register(ops["embedding"])
+    embedding_w8a16.register(ops["embedding_w8a16"])
     paged_attention.register(ops["paged_attention"])
+    sample_tokens.register(ops["sample_tokens"])

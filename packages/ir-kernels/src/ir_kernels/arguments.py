@@ -8,6 +8,7 @@ from torch import Tensor, bfloat16, dtype, float16, float32, int64
 
 FLOATS = (float32, bfloat16, float16)
 HALVES = (bfloat16, float16)
+GROUP_SIZES = (16, 32, 64, 128)
 
 
 def activation(x: Tensor, device: str, dtypes: tuple[dtype, ...] = FLOATS) -> str:
@@ -49,6 +50,35 @@ def rotary_table(positions: Tensor, cos_sin_cache: Tensor) -> str:
         return f"needs int64 positions, not {name(positions.dtype)}"
     if cos_sin_cache.dtype != float32:
         return f"needs a float32 `cos_sin_cache`, not {name(cos_sin_cache.dtype)}"
+    return ""
+
+
+def token_ids(ids: Tensor) -> str:
+    """Token ids are int64, on the CPU."""
+    if ids.device.type != "cpu":
+        return f"runs on cpu, and the ids are on {ids.device.type}"
+    return "" if ids.dtype == int64 else f"needs int64 ids, not {name(ids.dtype)}"
+
+
+def quantized_groups(
+    weight: Tensor, kind: dtype, scale: Tensor, minimum: Tensor | None, group_size: int
+) -> str:
+    """Integers of dtype `kind` in groups that the C++ kernels know, with float16 scales."""
+    if weight.dtype != kind:
+        return f"needs a weight of {name(kind)}, not {name(weight.dtype)}"
+    for each, word in ((scale, "scale"), (minimum, "minimum")):
+        if each is not None and each.dtype != float16:
+            return f"needs a float16 `{word}`, not {name(each.dtype)}"
+    if group_size not in GROUP_SIZES:
+        return f"takes groups of {', '.join(map(str, GROUP_SIZES))}, not {group_size}"
+    return ""
+
+
+def float_cache(kv_cache: Tensor) -> str:
+    """A cache holds one of `FLOATS`."""
+    if kv_cache.dtype not in FLOATS:
+        allowed = ", ".join(name(each) for each in FLOATS)
+        return f"reads a cache of {allowed}; kv_cache has {name(kv_cache.dtype)}"
     return ""
 
 

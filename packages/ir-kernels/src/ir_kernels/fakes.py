@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -19,6 +20,55 @@ def silu_and_mul(x: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
 
 
+def sample_tokens(
+    x: Tensor,
+    temperature: Tensor,
+    min_p: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    key: Tensor,
+    position: Tensor,
+) -> Tensor:
+    """An id for each row of `x`."""
+    return top_k.new_empty(x.shape[0])
+
+
+def linear_panels(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A contiguous tensor with a column for each row of `weight`."""
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def linear_w4a16_panels(
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    minimum: Tensor | None,
+    bias: Tensor | None,
+    group_size: int,
+) -> Tensor:
+    """As `linear_panels`."""
+    return linear_panels(x, weight, bias)
+
+
+def linear_w8a16_panels(
+    x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, group_size: int
+) -> Tensor:
+    """As `linear_panels`."""
+    return linear_panels(x, weight, bias)
+
+
+def embedding_panels(input_ids: Tensor, weight: Tensor) -> Tensor:
+    """A row of `weight` for each id."""
+    return weight.new_empty((input_ids.shape[0], weight.shape[1]))
+
+
+def embedding_w8a16_panels(
+    input_ids: Tensor, weight: Tensor, scale: Tensor, dtype: torch.dtype, group_size: int
+) -> Tensor:
+    """A row of `dtype` for each id."""
+    return weight.new_empty((input_ids.shape[0], weight.shape[1]), dtype=dtype)
+
+
 def nothing(*_: Any) -> None:
     """The op only writes into its arguments."""
 
@@ -29,5 +79,12 @@ FAKES: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "fused_add_rms_norm": nothing,
         "silu_and_mul": silu_and_mul,
         "rotary_embedding": nothing,
+        "paged_attention": nothing,
+        "sample_tokens": sample_tokens,
+        "linear_panels": linear_panels,
+        "linear_w4a16_panels": linear_w4a16_panels,
+        "linear_w8a16_panels": linear_w8a16_panels,
+        "embedding_panels": embedding_panels,
+        "embedding_w8a16_panels": embedding_w8a16_panels,
     }
 )

@@ -55,17 +55,25 @@ def build_failure(package: Path) -> str:
 
 
 def isa() -> str:
-    """The instruction set whose kernels run: `avx512`, `avx2` or `portable`."""
+    """The instruction set whose kernels run: one of `isas`."""
     return kernels.isa.default()
 
 
 def isas() -> tuple[str, ...]:
-    """The instruction sets that this machine can run, best first."""
+    """The instruction sets that this machine can run, best first.
+
+    Of `amx`, `avx512_bf16`, `avx512`, `avx2` and `portable`, those that the compiler knew, the CPU
+    has and the system allows. The last is always there.
+    """
     return tuple(kernels.isas.default().split(","))
 
 
 def set_isa(name: str) -> None:
-    """Run another instruction set's kernels, process-wide; every one gives the same bits.
+    """Run another instruction set's kernels, process-wide.
+
+    Elementwise kernels give the same bits on every one. Matrix products, attention and what is
+    built on them do not: they sum in another order, and bfloat16 dot products (`avx512_bf16`,
+    `amx`) take subnormal numbers for zero.
 
     Raises:
         RuntimeError: this machine cannot run it.

@@ -31,7 +31,9 @@ def availability() -> tuple[bool, str]:
     return True, ""
 
 
-def supports_args(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool | str:
+def supports_args(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, layout: str = "plain"
+) -> bool | str:
     """bfloat16 throughout, on the CPU."""
     return (
         arguments.activation(x, "cpu", (torch.bfloat16,))
@@ -41,7 +43,7 @@ def supports_args(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool
     )
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, layout: str = "plain") -> Tensor:
     """Sums in float32 over the exact products, rounded once with the bias."""
     x_TI = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     if x_TI.shape[0] < _FEW_TOKENS:

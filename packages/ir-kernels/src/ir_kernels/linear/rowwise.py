@@ -15,7 +15,7 @@ def register(op: IrOp) -> None:
     op.register_impl("rowwise", opaque=True, batch_invariant=True)(linear)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, layout: str = "plain") -> Tensor:
     """Each row is a product of its own."""
     x_TI = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     # A copy, since the order of a library's sum may depend on where in a cache line a row starts.

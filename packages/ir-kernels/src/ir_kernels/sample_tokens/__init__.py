@@ -1,0 +1,9 @@
+"""Kernels of `sample_tokens`, one file per provider."""
+
+from ir_core import IrOp
+from ir_kernels.sample_tokens import vllm_c
+
+
+def register(op: IrOp) -> None:
+    """Register every provider of this folder."""
+    vllm_c.register(op)
