@@ -157,10 +157,16 @@ class PassConfig(ConfigModel):
     """Fewest tokens for which sequence parallelism is used."""
     fuse_gemm_comms: bool | None = None
     """Overlap matrix products with the collectives next to them."""
+    enable: tuple[str, ...] = ()
+    """Passes to run, by name: such a pass warns where it finds nothing to change."""
     disable: tuple[str, ...] = ()
     """Passes to leave out, by name."""
+    order: tuple[str, ...] = ()
+    """Passes that run in this order, in the places that they have among the others."""
     limit: Number | None = None
     """Run only the first so many passes, to find the one that breaks."""
+    verify_each: bool = False
+    """Check the whole graph after each pass, and that running it again changes nothing."""
 
 
 class CompilationConfig(ConfigModel):

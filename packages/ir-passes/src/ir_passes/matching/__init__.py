@@ -1,0 +1,1 @@
+"""Structural patterns over IR ops, and the passes that replace what they match."""

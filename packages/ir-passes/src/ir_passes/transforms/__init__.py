@@ -1,0 +1,1 @@
+"""The passes that ship: one file each, named after what it does."""

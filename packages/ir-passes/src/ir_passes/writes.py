@@ -1,0 +1,52 @@
+"""Which memory a graph writes, gives away and returns: what makes sharing it unsafe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch.fx import Graph, Node
+
+from ir_passes.arguments import bound_arguments
+from ir_passes.dialect import Dialect, written_arguments
+from ir_passes.donation import donated_arguments
+from ir_passes.metadata import fake_of, storages_in
+
+
+def written_storages(node: Node) -> frozenset[int]:
+    """Storages that a call writes, by its schema."""
+    return _storages_of_arguments(node, written_arguments(node))
+
+
+def donated_storages(node: Node, dialect: Dialect) -> frozenset[int]:
+    """Storages that a call's caller gave away."""
+    return _storages_of_arguments(node, donated_arguments(node, dialect))
+
+
+@dataclass(frozen=True, slots=True)
+class StorageUses:
+    """Storages of a whole graph, by what happens to them."""
+
+    written: frozenset[int]
+    donated: frozenset[int]
+    inputs: frozenset[int]
+    outputs: frozenset[int]
+
+    @classmethod
+    def of(cls, graph: Graph, dialect: Dialect) -> StorageUses:
+        """Collect the uses of a graph's storages."""
+        nodes = list(graph.nodes)
+        inputs = [fake_of(each) for each in nodes if each.op in ("placeholder", "get_attr")]
+        outputs = [fake_of(each) for each in graph.output_node().all_input_nodes]
+        return cls(
+            frozenset().union(*map(written_storages, nodes)),
+            frozenset().union(*(donated_storages(each, dialect) for each in nodes)),
+            storages_in(inputs),
+            storages_in(outputs),
+        )
+
+
+def _storages_of_arguments(node: Node, names: tuple[str, ...]) -> frozenset[int]:
+    if not names:
+        return frozenset()
+    given = bound_arguments(node)
+    return storages_in([fake_of(given[name]) for name in names if isinstance(given[name], Node)])

@@ -1,0 +1,77 @@
+"""A configuration decides by name which passes run, in which order, and who is told."""
+
+import pytest
+
+from ir_core import PluginError
+from ir_passes.config import PassConfig
+from ir_passes.default_pipeline import PASSES, build_pipeline, unserved_options
+from ir_passes.errors import PipelineError
+from ir_passes.plugins import Addition
+from ir_passes.report import Effect
+
+from .passes import DoubleToSum, OnManyRanks, named
+
+NAMES = tuple(each.name for each in PASSES)
+
+
+def test_default_is_the_shipped_passes_in_order() -> None:
+    pipeline = build_pipeline(PassConfig())
+    assert pipeline.names == NAMES == ("eliminate_noops", "fuse_add_rms_norm")
+    assert all(entry.is_enabled and not entry.is_wanted for entry in pipeline)
+    assert pipeline.conflicts() == ()
+
+
+def test_fields_disable_order_and_limit_by_name() -> None:
+    assert str(build_pipeline(PassConfig(disable=("eliminate_noops",)))) == "fuse_add_rms_norm"
+    assert str(build_pipeline(PassConfig(limit=1))) == "eliminate_noops"
+    order = ("fuse_add_rms_norm", "eliminate_noops")
+    assert build_pipeline(PassConfig(order=order)).names == order
+
+
+@pytest.mark.parametrize("field", ["enable", "disable", "order"])
+def test_unknown_pass_is_an_error_with_a_suggestion(field: str) -> None:
+    config = PassConfig.model_validate({field: ("eliminate_noop",)})
+    with pytest.raises(PipelineError, match="did you mean `eliminate_noops`"):
+        build_pipeline(config)
+
+
+def test_disable_beats_enable() -> None:
+    config = PassConfig(enable=NAMES, disable=NAMES[:1])
+    assert str(build_pipeline(config)) == "fuse_add_rms_norm"
+
+
+def test_option_turns_its_pass_on_and_off() -> None:
+    passes = (OnManyRanks(),)
+    off = build_pipeline(PassConfig(), passes=passes).entries[0]
+    assert (off.effect, off.reason) == (Effect.DISABLED, "pass_config.enable_sp is not on")
+    on = build_pipeline(PassConfig(enable_sp=True), passes=passes).entries[0]
+    assert (on.is_wanted, on.requested_by) == (True, "pass_config.enable_sp")
+    refused = build_pipeline(PassConfig(enable_sp=False), passes=passes).entries[0]
+    assert refused.reason == "pass_config.enable_sp is off"
+
+
+def test_option_that_no_pass_serves_is_named() -> None:
+    config = PassConfig(enable_sp=True, fuse_norm_quant=True, verify_each=True)
+    assert unserved_options(config, build_pipeline(config)) == ("fuse_norm_quant", "enable_sp")
+    served = build_pipeline(config, passes=(OnManyRanks(),))
+    assert unserved_options(config, served) == ("fuse_norm_quant",)
+
+
+def test_plugin_pass_has_its_place_its_origin_and_its_switch() -> None:
+    additions = (
+        Addition(DoubleToSum(), before="fuse_add_rms_norm", origin="toy"),
+        Addition(named("shy"), is_enabled=False, origin="toy"),
+    )
+    pipeline = build_pipeline(PassConfig(), additions)
+    assert pipeline.names == ("eliminate_noops", "double_to_sum", "fuse_add_rms_norm", "shy")
+    assert str(pipeline) == "eliminate_noops → double_to_sum → fuse_add_rms_norm"
+    assert pipeline.entries[1].requested_by == "toy"
+    shy = build_pipeline(PassConfig(enable=("shy",)), additions).entries[3]
+    assert (shy.is_enabled, shy.is_wanted) == (True, True)
+
+
+def test_plugin_pass_without_a_place_names_its_distribution() -> None:
+    with pytest.raises(PluginError, match="`double_to_sum` of `toy` cannot be added: No pass `x`"):
+        build_pipeline(PassConfig(), (Addition(DoubleToSum(), after="x", origin="toy"),))
+    with pytest.raises(PluginError, match=r"`eliminate_noops` of `toy` .* twice"):
+        build_pipeline(PassConfig(), (Addition(named("eliminate_noops"), origin="toy"),))
