@@ -21,4 +21,10 @@ def float32_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
 
 @pytest.fixture(scope="session")
 def bfloat16_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    yield from running(tmp_path_factory.mktemp("bfloat16") / "server.log", "--dtype", "bfloat16")
+    log_path = tmp_path_factory.mktemp("bfloat16") / "server.log"
+    yield from running(log_path, "--dtype", "bfloat16", "--quantization", "none")
+
+
+@pytest.fixture(scope="session")
+def default_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    yield from running(tmp_path_factory.mktemp("default") / "server.log")

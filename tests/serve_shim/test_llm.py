@@ -197,6 +197,7 @@ def test_priorities_hold_for_this_object_only(directory: Path) -> None:
         ({"max_model_len": 100, "num_blocks": 2}, "`max_model_len`"),
         ({"dtype": "int8"}, "dtype"),
         ({"port": 8000}, "`port`: only a server"),
+        ({"quantization": "awq"}, "`quantization` must be one of auto, none, not 'awq'"),
         ({"batch_invariant": True}, "IR_BATCH_INVARIANT=1"),
     ],
 )

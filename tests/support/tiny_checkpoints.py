@@ -82,7 +82,17 @@ MAKERS: Mapping[str, Callable[[], PreTrainedModel]] = {
 def make_model(name: str) -> PreTrainedModel:
     """Return the model of `MAKERS[name]`, float32, norms and biases random too."""
     torch.manual_seed(11)
-    model = MAKERS[name]().eval()
+    return _randomised(MAKERS[name]())
+
+
+def make_llama_of_blocks(**changes: Any) -> PreTrainedModel:
+    """Return a Llama, as `make_model`, whose rows are whole blocks of 32 weights."""
+    torch.manual_seed(12)
+    return _randomised(_llama(hidden_size=64, intermediate_size=96, **changes))
+
+
+def _randomised(model: PreTrainedModel) -> PreTrainedModel:
+    model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -90,8 +100,16 @@ def make_model(name: str) -> PreTrainedModel:
     return model
 
 
-def write_gguf(model: PreTrainedModel, path: Path, architecture: str) -> None:
-    """Write `model` as llama.cpp's converter does; `architecture` is llama, qwen2 or qwen3."""
+def write_gguf(
+    model: PreTrainedModel,
+    path: Path,
+    architecture: str,
+    formats: Mapping[str, gguf.GGMLQuantizationType] | None = None,
+) -> None:
+    """Write `model` as llama.cpp's converter does; `architecture` is llama, qwen2 or qwen3.
+
+    `formats` quantises matrices whose names contain a key; the last such key counts.
+    """
     config = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer = gguf.GGUFWriter(path, architecture)
@@ -106,7 +124,11 @@ def write_gguf(model: PreTrainedModel, path: Path, architecture: str) -> None:
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(10000.0)
     for name, values in _gguf_tensors(model, architecture).items():
-        writer.add_tensor(name, values)
+        found = [kind for key, kind in (formats or {}).items() if key in name and values.ndim == 2]
+        if found:
+            writer.add_tensor(name, gguf.quants.quantize(values, found[-1]), raw_dtype=found[-1])
+        else:
+            writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -41,18 +41,49 @@ def test_the_spellings_of_batch_invariance_cannot_disagree(argv: list[str], valu
     assert environ["IR_BATCH_INVARIANT"] == environ["VLLM_BATCH_INVARIANT"] == value
 
 
+def cores_with(tmp_path: Path, quotas: dict[str, str], own: str = "0::/\n") -> int:
+    """What `count_cores` says with these quotas by cgroup, sixteen cores being allowed."""
+    for cgroup, quota in quotas.items():
+        (tmp_path / "cgroup" / cgroup).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cgroup" / cgroup / "cpu.max").write_text(quota, encoding="ascii")
+    (tmp_path / "own").write_text(own, encoding="ascii")
+    return count_cores(tmp_path / "cgroup", tmp_path / "own")
+
+
+@pytest.fixture
+def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+
+
+@pytest.mark.usefixtures("sixteen_cores")
 @pytest.mark.parametrize(
     ("content", "cores"),
-    [("100000 100000\n", 1), ("50000 100000\n", 1), ("max 100000\n", None), ("nonsense", None)],
+    [
+        ("100000 100000\n", 1),
+        ("50000 100000\n", 1),
+        ("350000 100000\n", 3),
+        ("9900000 100000\n", 16),
+        ("max 100000\n", 16),
+        ("nonsense", 16),
+    ],
 )
-def test_a_container_s_quota_limits_the_cores(tmp_path: Path, content: str, cores: int | None):
-    file = tmp_path / "cpu.max"
-    file.write_text(content, encoding="ascii")
-    assert count_cores(file) == (cores or len(os.sched_getaffinity(0)))
+def test_a_container_s_quota_limits_the_cores(tmp_path: Path, content: str, cores: int):
+    assert cores_with(tmp_path, {"": content}) == cores
+
+
+@pytest.mark.usefixtures("sixteen_cores")
+def test_the_smallest_quota_of_the_own_cgroup_and_those_above_it_holds(tmp_path: Path):
+    quotas = {"": "max 100000", "a": "400000 100000", "a/b": "700000 100000", "c": "100000 100000"}
+    assert cores_with(tmp_path, quotas, "0::/a/b\n") == 4
+    assert cores_with(tmp_path, {}, "1:cpu:/x\n0::/c\n") == 1
+    assert cores_with(tmp_path, {}, "0::/not/here\n") == 16
+    assert cores_with(tmp_path, {}, "0::/../..\n") == 16
 
 
 def test_cores_without_a_quota_are_those_of_the_affinity(tmp_path: Path):
-    assert count_cores(tmp_path / "absent") == len(os.sched_getaffinity(0))
+    absent = tmp_path / "absent"
+    assert count_cores(absent, absent) == len(os.sched_getaffinity(0))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")

@@ -56,6 +56,10 @@ def test_engine_is_built_warm_and_serves(directory: Path, caplog: pytest.LogCapt
     assert len(tokens) == 5
     assert len(sink.seen) == 5
     assert list(status.report()) == [Phase.INIT, Phase.LOAD, Phase.WARMUP]
+    assert (
+        "Weights: float32 (auto: the checkpoint's); "
+        "quantization auto (the checkpoint is not quantised): 14 x dense; 1 x embedding by "
+    ) in caplog.text
     assert "KV cache size: 320 tokens" in caplog.text
     assert "Maximum concurrency for 128 tokens per request: 2.50x" in caplog.text
     assert "init engine (load model, create kv cache, warm up) took" in caplog.text

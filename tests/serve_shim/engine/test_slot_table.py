@@ -1,4 +1,3 @@
-import numpy as np
 from toy_engine import toy_parts
 
 from serve_shim.engine.request import NO_SLOT, Sequence
@@ -36,7 +35,8 @@ def test_appended_tokens_and_blocks_land_in_their_own_rows() -> None:
     table, one, two = SlotTable(2, 16, 4), sequence([5], [], [1]), sequence([6, 6], [], [2])
     table.occupy(one)
     table.occupy(two)
-    table.append_tokens(np.array([two.slot, one.slot]), np.array([2, 1]), np.array([8, 7]))
+    table.append_token(two, 8)
+    table.append_token(one, 7)
     table.append_block(two, 3)
     assert table.token_ids[one.slot, :2].tolist() == [5, 7]
     assert table.token_ids[two.slot, :3].tolist() == [6, 6, 8]
@@ -46,5 +46,6 @@ def test_appended_tokens_and_blocks_land_in_their_own_rows() -> None:
 def test_token_after_a_full_context_has_a_place() -> None:
     table, one = SlotTable(1, 4, 1), sequence([5, 6, 7, 8], [], [0])
     table.occupy(one)
-    table.append_tokens(np.array([one.slot]), np.array([4]), np.array([9]))
+    table.append_token(one, 9)
+    assert table.token_ids[one.slot].tolist() == [5, 6, 7, 8, 9]
     assert table.tokens_of(one).tolist() == [5, 6, 7, 8]

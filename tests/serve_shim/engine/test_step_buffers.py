@@ -4,7 +4,7 @@ from toy_engine import toy_parts
 from serve_shim.engine.config import EngineConfig
 from serve_shim.engine.request import Sequence
 from serve_shim.engine.slot_table import SlotTable
-from serve_shim.engine.step_buffers import StepBuffers
+from serve_shim.engine.step_buffers import StepBuffers, StepInputs
 from serve_shim.engine.step_plan import StepPlan
 from serve_shim.sampling.params import SamplingParams
 
@@ -39,7 +39,6 @@ def test_mixed_step_lists_tokens_positions_and_places() -> None:
     assert step.attention.query_start_loc.tolist() == [0, 1, 4]
     assert [row[:2] for row in step.attention.block_table.tolist()] == [[7, 2], [5, 9]]
     assert step.last_rows.tolist() == [0, 3]
-    assert step.slots.tolist() == [decode.slot, prefill.slot]
 
 
 def test_decode_step_has_one_row_per_sequence() -> None:
@@ -79,9 +78,52 @@ def test_reduced_step_keeps_the_tensors_and_picks_the_rows() -> None:
     buffers, table = make()
     plan = StepPlan()
     plan.add(running(table, [10, 11], 1, [0]), 1)
-    last = running(table, [20, 21], 0, [1])
-    plan.add(last, 2)
+    plan.add(running(table, [20, 21], 0, [1]), 2)
     step = buffers.fill(plan, table)
-    reduced = step.take(torch.tensor([1]).numpy())
+    reduced = step.take([1])
     assert reduced.input_ids is step.input_ids
-    assert (reduced.last_rows.tolist(), reduced.slots.tolist()) == ([2], [last.slot])
+    assert (reduced.last_rows.tolist(), reduced.ends.tolist()) == ([2], [2])
+
+
+def as_lists(step: StepInputs, widths: list[int]) -> list[object]:
+    """Everything that a model or a sampler reads of a step."""
+    blocks = step.attention.block_table.tolist()
+    return [
+        *(each.tolist() for each in (*step[:2], *step.attention[1:], step.last_rows, step.ends)),
+        [row[:width] for row, width in zip(blocks, widths, strict=True)],
+    ]
+
+
+def test_steps_are_the_same_whatever_came_before() -> None:
+    used, table = make()
+    one = running(table, [10, 11, 12, 13, 14], 4, [7, 2])
+    two = running(table, [20, 21, 22, 23], 2, [5])
+    moved = running(table, [30, 31, 32, 33, 34, 35], 4, [9, 3])
+
+    def check(*parts: tuple[Sequence, int]) -> None:
+        plan = StepPlan()
+        for sequence, length in parts:
+            plan.add(sequence, length)
+        widths = [len(sequence.blocks) for sequence, _ in parts]
+        fresh = StepBuffers(CONFIG).fill(plan, table)
+        assert as_lists(used.fill(plan, table), widths) == as_lists(fresh, widths)
+
+    check((one, 1), (two, 1))
+    check((two, 1), (one, 1))
+    check((one, 1), (moved, 2), (two, 1))
+    check((one, 1), (two, 1), (moved, 1))
+    table.append_block(two, 8)  # its list grows in place
+    check((one, 1), (two, 1))
+    moved.blocks = [4, 6]  # another list of the same length, as after a pre-emption
+    table.blocks[moved.slot, :2] = moved.blocks
+    check((one, 1), (two, 1), (moved, 1))
+    check((moved, 1))
+
+
+def test_step_of_one_token_each_may_be_part_of_a_prompt() -> None:
+    buffers, table = make()
+    plan = StepPlan()
+    plan.add(running(table, [10, 11, 12, 13], 1, [6]), 1)
+    step = buffers.fill(plan, table)
+    assert (step.input_ids.tolist(), step.positions.tolist()) == ([11], [1])
+    assert step.ends.tolist() == step.attention.seq_lens.tolist() == [2]

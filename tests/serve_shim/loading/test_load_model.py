@@ -13,6 +13,7 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
+import ir_core as ir
 from serve_shim.errors import ModelLoadError, TokenizerError
 from serve_shim.loading import LoadedModel, load_model
 
@@ -75,9 +76,21 @@ def test_auto_dtype_is_the_checkpoints(tiny: str) -> None:
     assert quantised.model.dtype is torch.bfloat16
 
 
+def test_batch_invariance_leaves_an_implementation_for_every_matrix() -> None:
+    ir.set_batch_invariant(True)
+    try:
+        loaded = load_model(None)
+        logits = OneSequence(loaded.model).step([1, 2, 3])
+    finally:
+        ir.set_batch_invariant(None)
+    assert logits.isfinite().all()
+    assert loaded.load_report["quantization"] == "auto"
+
+
 def test_dtype_is_converted_while_loading(tiny: str) -> None:
     full, half = load_model(tiny).model, load_model(tiny, dtype=torch.float16).model
-    assert torch.equal(full.embedding.half(), half.embedding)
+    every_id = torch.arange(full.config.vocab_size)
+    assert torch.equal(full.embedding.embed(every_id).half(), half.embedding.embed(every_id))
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float64, torch.float8_e4m3fn])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from serve_shim.tokenization.tokenizer import Tokenizer
 
 BOS, EOS, VOCAB_SIZE = 256, 257, 300
+PHASE_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
 SCRIPT = "the quick brown fox jumps over the lazy dog; "
 
 
@@ -128,7 +129,7 @@ class FakeEngine:
                 if self.death is not None:
                     raise EngineDeadError(self.death)
                 self.sink.on_tokens(k == 0, 0.01)
-                self.sink.on_step(StepStats(1, 0, 0.25, len(ids) * (k == 0), 1, 0, 8, 4, 0.01))
+                self.sink.on_step(StepStats(1, 0, 0.25, len(ids) * (k == 0), 1, 0, 8, 4, PHASE_S))
                 yield _output(request_id, ids, params, k, num_tokens)
             self.ended.append(request_id)
             self.sink.on_request_finished(_stats(ids, params, num_tokens))

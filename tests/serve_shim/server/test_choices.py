@@ -1,7 +1,18 @@
 """Gathering the deltas of a request, and counting its tokens."""
 
+from typing import Any
+
+import pytest
+
 from serve_shim.engine.output import CompletionDelta, RequestOutput, TokenLogprobs
+from serve_shim.server.json_response import to_json
+from serve_shim.server.wire.chat import ChatRequest
+from serve_shim.server.wire.chat_choices import ChatChoices
 from serve_shim.server.wire.choices import Gathered
+from serve_shim.server.wire.completion import CompletionRequest
+from serve_shim.server.wire.completion_choices import CompletionChoices
+from serve_shim.server.wire.prompt import Prompt
+from serve_shim.server.wire.token_text import TokenText
 from serve_shim.server.wire.usage import Usage
 
 LOGPROB = TokenLogprobs(1, -0.5, ())
@@ -46,3 +57,26 @@ def test_usage_counts_each_prompt_once_and_every_completion() -> None:
         "total_tokens": 9,
         "prompt_tokens_details": {"cached_tokens": 3},
     }
+
+
+AWKWARD = ("", " a", 'say "hi"\\\n\t', "\u2028\x00\x7f", "é😀", "\ud800")
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+@pytest.mark.parametrize("end", [(None, None), ("length", None), ("stop", 'x"'), ("stop", 7)])
+def test_a_plain_piece_is_the_json_of_its_choice(text: str, end: tuple[Any, Any]) -> None:
+    delta = CompletionDelta(1, text, (5,), None, *end)
+    rest = {"logprobs": None, "finish_reason": end[0], "stop_reason": end[1]}
+    prompts = [Prompt((1, 2)), Prompt((3,))]
+    completion = CompletionChoices(
+        CompletionRequest.parse({"prompt": ["a", "b"], "n": 2}), prompts, TokenText(None)
+    )
+    assert completion.piece(1, delta) == to_json({"index": 3, "text": text, **rest})
+    chat = ChatChoices(
+        ChatRequest.parse({"messages": [{"role": "user", "content": "a"}]}),
+        prompts[:1],
+        TokenText(None),
+    )
+    first = {"role": "assistant", "content": text}
+    assert chat.piece(0, delta) == to_json({"index": 1, "delta": first, **rest})
+    assert chat.piece(0, delta) == to_json({"index": 1, "delta": {"content": text}, **rest})

@@ -32,8 +32,8 @@ def test_selections_agree_with_ir_core_and_the_metrics(client: Client) -> None:
     ir.ops.silu_and_mul(torch.randn(2, 8))
     rows = client.get("/debug/ir").json()["selections"]
     assert "silu_and_mul" in {row["op"] for row in rows}
-    assert [(row["op"], row["provider"], row["calls"]) for row in rows] == [
-        (row.op, row.provider, row.calls) for row in ir.selections()
+    assert [(row["op"], row["provider"], row["layout"], row["calls"]) for row in rows] == [
+        (row.op, row.provider, row.layout, row.calls) for row in ir.selections()
     ]
     text = client.get("/metrics").body.decode()
     for row in rows:

@@ -8,12 +8,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from serve_shim.engine.stats_sink import RequestStats
 from serve_shim.engine.status import Phase, StartupStatus
+from serve_shim.engine.step_clock import StepPhase
 from serve_shim.server.metrics.buckets import token_counts
 from serve_shim.server.service import Service
 from serve_shim.settings.tree import Settings
 
 from .client import Client
-from .fake_engine import FakeEngine
+from .fake_engine import PHASE_S, FakeEngine
 
 COUNTERS = [
     "prompt_tokens",
@@ -23,6 +24,8 @@ COUNTERS = [
     "prefix_cache_queries",
     "prefix_cache_hits",
     "admission_rejections",
+    "event_loop_cpu_seconds",
+    "minor_page_faults",
 ]
 GAUGES = [
     "num_requests_running",
@@ -47,6 +50,7 @@ HISTOGRAMS = [
     "request_params_n",
     "request_params_max_tokens",
     "iteration_tokens_total",
+    "engine_step_phase_seconds",
 ]
 
 
@@ -108,6 +112,25 @@ def test_a_completion_is_counted(client: Client) -> None:
     assert value(samples, "vllm:kv_cache_usage_perc") == 0.25
     labels = (("finished_reason", "length"), ("model_name", "fake"))
     assert samples["vllm:request_success_total"] == {labels: 1.0}
+
+
+def test_the_phases_of_steps_add_up(client: Client) -> None:
+    client.post("/v1/completions", {"prompt": "hi", "max_tokens": 4})
+    samples = scrape(client)
+    sums = samples["vllm:engine_step_phase_seconds_sum"]
+    by_phase = {dict(labels)["phase"]: seconds for labels, seconds in sums.items()}
+    assert list(by_phase) == [phase.name.lower() for phase in StepPhase]
+    assert list(by_phase.values()) == pytest.approx([4 * seconds for seconds in PHASE_S])
+    assert set(samples["vllm:engine_step_phase_seconds_count"].values()) == {4.0}
+
+
+def test_the_costs_of_the_process_never_fall(client: Client) -> None:
+    first, second = scrape(client), scrape(client)
+    for name in ("vllm:event_loop_cpu_seconds_total", "vllm:minor_page_faults_total"):
+        assert 0.0 < value(first, name) <= value(second, name)
+    assert value(first, "vllm:event_loop_cpu_seconds_total") < value(
+        second, "vllm:event_loop_cpu_seconds_total"
+    )
 
 
 def test_the_running_gauge_is_back_at_zero_once_a_client_has_left(

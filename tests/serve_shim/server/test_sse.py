@@ -158,11 +158,14 @@ def test_text_that_looks_like_a_line_end_cannot_split_an_event() -> None:
 
     response = EventStreamResponse(events(), InFlight(), keep_alive_s=1)
     assert response.headers["content-type"].startswith("text/event-stream")
+    from serve_shim.server.json_response import quoted, to_json
     from serve_shim.server.wire.envelope import Envelope, EventWriter
 
-    event = EventWriter(Envelope("i", "k", 0, "m")).choice({"text": "a\r\n\u2028\u0085\ud800b"})
+    text = "a\r\n\u2028\u0085\ud800b"
+    assert quoted(text) == to_json(text)
+    event = EventWriter(Envelope("i", "k", 0, "m")).choice(quoted(text))
     assert len(event.decode("ascii").splitlines()) == 2
-    assert json.loads(event[6:])["choices"] == [{"text": "a\r\n\u2028\u0085\ud800b"}]
+    assert json.loads(event[6:])["choices"] == [text]
 
 
 def vllm_bench_messages(data: bytes) -> list[str]:

@@ -9,7 +9,7 @@ from serve_shim.server.metrics.sink import Totals
 from serve_shim.server.service import Service
 from serve_shim.server.throughput_log import describe, log_throughput
 
-from .fake_engine import FakeEngine
+from .fake_engine import PHASE_S, FakeEngine
 
 
 def test_the_line_has_rates_and_load(service: Service, engine: FakeEngine) -> None:
@@ -28,7 +28,7 @@ def test_busy_is_logged_and_idle_is_not(
         task = asyncio.create_task(log_throughput(service, 0.01))
         await asyncio.sleep(0.03)
         assert server_log == []
-        service.metrics.sink.on_step(StepStats(1, 0, 0.1, 5, 1, 0, 0, 0, 0.01))
+        service.metrics.sink.on_step(StepStats(1, 0, 0.1, 5, 1, 0, 0, 0, PHASE_S))
         async with asyncio.timeout(5):
             while len(server_log) < 2:
                 await asyncio.sleep(0.01)

@@ -173,6 +173,8 @@ def test_level_three_is_known_but_refused():
             "--dtype=bf16",
             "must be one of auto, float32, bfloat16, float16 (Did you mean `bfloat16`",
         ),
+        ("--quantization=awq", "`quantization` must be one of auto, none, not 'awq'"),
+        ("--quantization=", "`quantization` must be one of auto, none"),
         ("--log-format=xml", "`log_format` must be one of text, json"),
         ("--log-level=loud", "`log_level` must be one of DEBUG, INFO"),
         ("--disable-docs=maybe", "`disable_docs` wants true or false, not 'maybe'"),

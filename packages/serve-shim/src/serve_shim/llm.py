@@ -48,6 +48,7 @@ class LLM:
         model: str | None = None,
         *,
         dtype: str = "auto",
+        quantization: str = "auto",
         compilation_config: CompilationConfig | Mapping[str, object] | None = None,
         kernel_config: KernelConfig | Mapping[str, object] | None = None,
         max_model_len: int | None = None,
@@ -60,7 +61,9 @@ class LLM:
             "max_model_len": max_model_len,
         }
         given = {name: value for name, value in named.items() if value is not None}
-        self._settings = resolve_arguments({"dtype": dtype, **given, **settings}).settings
+        self._settings = resolve_arguments(
+            {"dtype": dtype, "quantization": quantization, **given, **settings}
+        ).settings
         self._priorities = _checked_priorities(self._settings)
         with ir.priority(self._priorities):
             self._parts: EngineParts | None = build_parts(

@@ -16,7 +16,8 @@ from pathlib import Path
 from serve_shim.errors import SettingsError
 from serve_shim.settings.tree import Settings
 
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 # libgomp spins for milliseconds by default: another process on one of the cores then makes every
 # parallel region wait for a time slice. This many turns last longer than the gap between ops.
 _SPIN_COUNT = "20000"
@@ -42,15 +43,15 @@ def prepare_process(settings: Settings, environ: MutableMapping[str, str]) -> in
     return threads
 
 
-def count_cores(cgroup_limit: Path = _CGROUP_LIMIT) -> int:
-    """Cores this process may use: its affinity, cut to the container's CPU quota, at least one."""
+def count_cores(cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP) -> int:
+    """Cores this process may use: its affinity, cut to the CPU quota of its cgroup, at least one.
+
+    A quota is rounded down: once it is used up, all threads wait for the next period.
+    """
     allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    try:
-        quota, period = cgroup_limit.read_text(encoding="ascii").split()
-        limit = max(1, round(int(quota) / int(period)))
-    except (OSError, ValueError):  # no cgroup v2, or the quota is "max"
-        return allowed
-    return min(allowed, limit)
+    quotas = [_quota(directory / "cpu.max") for directory in _own_directories(cgroups, own_cgroup)]
+    limit = min((quota for quota in quotas if quota is not None), default=allowed)
+    return max(1, min(allowed, int(limit)))
 
 
 def keep_freed_memory() -> bool:
@@ -79,6 +80,27 @@ def raise_file_limit() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with suppress(OSError, ValueError):  # some systems allow less than they say
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _own_directories(cgroups: Path, own_cgroup: Path) -> list[Path]:
+    """The process's directory below `cgroups` and all above it; a quota of each holds."""
+    try:
+        lines = own_cgroup.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    # In a container the path may be the host's, which is not there; the root is its own then.
+    directory = cgroups / own
+    return [each for each in (directory, *directory.parents) if each.is_relative_to(cgroups)]
+
+
+def _quota(file: Path) -> float | None:
+    """CPUs by a cgroup v2 quota; None where there is none."""
+    try:
+        quota, period = file.read_text(encoding="ascii").split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):  # no cgroup v2, or the quota is "max"
+        return None
 
 
 def _inherited_threads(environ: MutableMapping[str, str]) -> int | None:

@@ -18,7 +18,7 @@ from serve_shim.engine.stats_sink import StatsSink
 from serve_shim.engine.status import Phase, StartupStatus
 from serve_shim.engine.warmup import warm_up
 from serve_shim.errors import ModelLoadError, SamplingParamsError, SettingsError
-from serve_shim.loading import LoadedModel, load_model
+from serve_shim.loading import LoadedModel, describe_weights, load_model
 from serve_shim.models.model_config import ModelConfig
 from serve_shim.sampling.params import SamplingParams
 from serve_shim.settings.tree import Settings
@@ -78,12 +78,14 @@ def _load(settings: Settings, status: StartupStatus) -> LoadedModel:
     loaded = load_model(
         settings.model,
         dtype="auto" if dtype == "auto" else getattr(torch, dtype),
+        quantization=settings.quantization.value,
         revision=settings.revision,
         tokenizer=settings.tokenizer,
         chat_template=settings.chat_template,
         max_positions=settings.max_model_len,
         progress=lambda _, done, total: status.advance(Phase.LOAD, done, total),
     )
+    logger.info("Weights: %s", describe_weights(loaded.load_report))
     logger.info("Loaded %s: %s", loaded.source, loaded.load_report)
     _check_defaults(loaded)
     return loaded

@@ -19,6 +19,7 @@ from serve_shim.engine.request_log import RequestLog
 from serve_shim.engine.scheduler import Scheduler
 from serve_shim.engine.slot_table import SlotTable
 from serve_shim.engine.stats_sink import NullSink, Outcome, StatsSink, StepStats
+from serve_shim.engine.step_clock import StepClock, StepPhase
 from serve_shim.engine.step_plan import StepPlan
 from serve_shim.engine.worker import StepResult, Worker
 from serve_shim.errors import GenerationError
@@ -38,6 +39,7 @@ class EngineCore:
         )
         self._scheduler = Scheduler(config, self._pool, self._table)
         self._num_steps = 0
+        self.clock = StepClock()
         self.observe(sink or NullSink())
 
     @property
@@ -68,17 +70,18 @@ class EngineCore:
 
     def step(self) -> list[Delivery]:
         """Advance all that can run by one step."""
-        started = time.monotonic()
+        self.clock.start()
         plan, admitted = self._scheduler.schedule()
         if not plan.sequences:
             return self._idle()
         for sequence in admitted:
-            self._enter(sequence, started)
-        result = self._worker.execute(plan, self._table)
+            self._enter(sequence, time.monotonic())
+        self.clock.lap(StepPhase.SCHEDULE)
+        result = self._worker.execute(plan, self._table, self.clock)
         self._scheduler.advance(plan)
         deliveries = self._deliver(result) if result else []
         self._num_steps += 1
-        self._report(plan, result, time.monotonic() - started)
+        self._report(plan, result)
         return deliveries
 
     def stats(self) -> EngineStats:
@@ -127,20 +130,15 @@ class EngineCore:
         self._log.admitted(sequence, sequence.num_computed, now)
 
     def _deliver(self, result: StepResult) -> list[Delivery]:
-        sampled = result.sampled
-        self._table.append_tokens(result.slots, result.places, sampled.token_ids)
-        token_ids = sampled.token_ids.tolist()
-        self._worker.sampling.observe(result.slots.tolist(), token_ids)
-        entries = sampled.logprobs or [None] * len(token_ids)
+        token_ids, entries = result.sampled
         now = time.monotonic()
         deltas: dict[Request, list[CompletionDelta]] = {}
         failures: list[Delivery] = []
-        for sequence, token_id, is_bad, entry in zip(
-            result.sequences, token_ids, sampled.failed.tolist(), entries, strict=True
-        ):
+        for row, (sequence, token_id) in enumerate(zip(result.sequences, token_ids, strict=True)):
             if sequence.is_done:
                 continue
-            delta = self._accept(sequence, token_id, entry, now, is_bad=is_bad)
+            entry = entries[row] if entries else None
+            delta = self._accept(sequence, token_id, entry, now)
             if isinstance(delta, CompletionDelta):
                 deltas.setdefault(sequence.request, []).append(delta)
             else:
@@ -149,20 +147,16 @@ class EngineCore:
         return failures + [build_delivery(request, parts) for request, parts in deltas.items()]
 
     def _accept(
-        self,
-        sequence: Sequence,
-        token_id: int,
-        entry: TokenLogprobs | None,
-        now: float,
-        *,
-        is_bad: bool,
+        self, sequence: Sequence, token_id: int, entry: TokenLogprobs | None, now: float
     ) -> CompletionDelta | GenerationError:
         """What a token adds to its completion, or the error that ends its whole request."""
-        if is_bad or _has_bad_prompt_scores(sequence):
+        if token_id < 0 or _has_bad_prompt_scores(sequence):
             self._close(sequence.request, "error")
             return GenerationError(
                 "the model's logits for this request have no finite maximum (NaN or infinity)"
             )
+        self._table.append_token(sequence, token_id)
+        self._worker.sampling.observe(sequence.slot, token_id)
         try:
             delta = accept_token(sequence, token_id, entry)
         except Exception as error:
@@ -192,8 +186,9 @@ class EngineCore:
         request.is_closed = True
         self._log.closed(request, outcome, time.monotonic())
 
-    def _report(self, plan: StepPlan, result: StepResult | None, seconds: float) -> None:
+    def _report(self, plan: StepPlan, result: StepResult | None) -> None:
         pool = self._pool
+        self.clock.lap(StepPhase.OUTPUT)
         self._sink.on_step(
             StepStats(
                 num_running=len(self._scheduler.running),
@@ -204,7 +199,7 @@ class EngineCore:
                 num_preemptions=plan.num_preempted,
                 prefix_queries=plan.num_queried,
                 prefix_hits=plan.num_hit,
-                step_seconds=seconds,
+                phase_seconds=self.clock.take(),
             )
         )
 

@@ -79,7 +79,7 @@ def allocate_caches(layout: CacheLayout, num_blocks: int) -> list[torch.Tensor]:
     per_layer = num_blocks * layout.bytes_per_block // layout.num_layers
     try:
         return [
-            torch.frombuffer(mmap.mmap(-1, per_layer), dtype=layout.dtype).view(shape)
+            torch.frombuffer(_map(per_layer), dtype=layout.dtype).view(shape)
             for _ in range(layout.num_layers)
         ]
     except (OSError, OverflowError, RuntimeError) as error:
@@ -87,3 +87,8 @@ def allocate_caches(layout: CacheLayout, num_blocks: int) -> list[torch.Tensor]:
             f"the KV cache's {num_blocks * layout.bytes_per_block} bytes cannot be allocated "
             f"({error}); lower `num_blocks` or `kv_cache_memory_bytes`"
         ) from error
+
+
+def _map(num_bytes: int) -> mmap.mmap:
+    # Private: the pages of shared memory cost a quarter more when they are first touched.
+    return mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

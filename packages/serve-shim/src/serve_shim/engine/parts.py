@@ -60,7 +60,7 @@ def assemble(
         seed=config.seed,
         shares_prefixes=config.enable_prefix_caching,
     )
-    core = EngineCore(Worker(model, config, layout, vocab_size), config)
+    core = EngineCore(Worker(model, config, layout), config)
     return EngineParts(
         model_name=model_name,
         model_config=model_config,

@@ -48,6 +48,11 @@ class Sequence:
         done = request.prompt_logprobs
         return done is None or len(done) < len(request.prompt_ids)
 
+    def token_at(self, position: int) -> int:
+        """One of its tokens, prompt or output."""
+        index = position - len(self.request.prompt_ids)
+        return self.output_ids[index] if index >= 0 else self.request.prompt_ids[position]
+
     @property
     def token_ids(self) -> npt.NDArray[np.int32]:
         """Prompt and output, int32."""

@@ -11,7 +11,7 @@ from serve_shim.engine.prefix_hash import SHARED_ROOT
 from serve_shim.engine.request import Request, Sequence
 from serve_shim.engine.text_stream import TextStream
 from serve_shim.sampling.params import SamplingParams
-from serve_shim.sampling.uniform import sequence_key
+from serve_shim.sampling.seeds import sequence_key
 
 if TYPE_CHECKING:
     from serve_shim.tokenization.tokenizer import Tokenizer

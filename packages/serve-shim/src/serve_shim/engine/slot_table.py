@@ -18,6 +18,8 @@ class SlotTable:
         # Zeroed memory is only backed by pages once it is written, so long contexts cost nothing.
         self.token_ids = np.zeros((num_slots, max_model_len + 1), np.int32)
         self.blocks = np.zeros((num_slots, max_blocks), np.int32)
+        # For single cells a memoryview costs a fraction of what numpy does.
+        self._cells = self.token_ids.data
         self._free = list(range(num_slots - 1, -1, -1))
 
     @property
@@ -52,11 +54,6 @@ class SlotTable:
         self.blocks[sequence.slot, len(sequence.blocks)] = block
         sequence.blocks.append(block)
 
-    def append_tokens(
-        self,
-        slots: npt.NDArray[np.int64],
-        places: npt.NDArray[np.int64],
-        token_ids: npt.NDArray[np.int64],
-    ) -> None:
-        """Write one chosen token per slot at its place in the sequence."""
-        self.token_ids[slots, places] = token_ids
+    def append_token(self, sequence: Sequence, token_id: int) -> None:
+        """Write the token that follows those that a running sequence has."""
+        self._cells[sequence.slot, sequence.num_tokens] = token_id

@@ -1,17 +1,17 @@
 """Owns what the engine reports about its work; refuses to keep it (the server's metrics do)."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 Outcome = Literal["stop", "length", "abort", "error"]
 
 
-@dataclass(frozen=True, slots=True)
-class StepStats:
+class StepStats(NamedTuple):
     """One step of the engine; the counts are of this step, the gauges hold after it.
 
     `kv_usage` is 0..1. `prefix_queries` and `prefix_hits` count prompt tokens looked up in and
-    found in the prefix cache by the sequences admitted in this step.
+    found in the prefix cache by the sequences admitted in this step. `phase_seconds` has an entry
+    for each `StepPhase`; delivery is that of the step before, since this one's is yet to come.
     """
 
     num_running: int
@@ -22,7 +22,7 @@ class StepStats:
     num_preemptions: int
     prefix_queries: int
     prefix_hits: int
-    step_seconds: float
+    phase_seconds: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)

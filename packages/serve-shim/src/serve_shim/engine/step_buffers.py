@@ -1,15 +1,18 @@
 """Owns the tensors that carry a step into the model; refuses to allocate any once it is made.
 
-The model sees slices of the same memory on every step, which is what graph capture needs.
+The model sees slices of the same memory on every step, which is what graph capture needs. Steps in
+which every sequence has one token are written cell by cell: after a model has swept the caches, a
+short loop costs a fraction of a dozen calls into numpy.
 """
 
+from collections.abc import Sequence as Values
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from serve_shim.engine.config import EngineConfig
+from serve_shim.engine.request import Sequence
 from serve_shim.engine.slot_table import SlotTable
 from serve_shim.engine.step_plan import StepPlan
 from serve_shim.models.attention_step import AttentionStep
@@ -18,22 +21,19 @@ from serve_shim.models.attention_step import AttentionStep
 class StepInputs(NamedTuple):
     """What one step feeds the model: T tokens of R sequences.
 
-    `last_rows` [R] int64 is the row of each sequence's last token in this step, `slots` [R] int64
-    its slot, `ends` [R] int64 the number of its tokens that the cache holds after the step.
+    `last_rows` [R] int64 is the row of each sequence's last token in this step, `ends` [R] int64
+    the number of its tokens that the cache holds after the step.
     """
 
     input_ids: torch.Tensor
     positions: torch.Tensor
     attention: AttentionStep
-    last_rows: npt.NDArray[np.int64]
-    slots: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
+    last_rows: torch.Tensor
+    ends: torch.Tensor
 
-    def take(self, rows: npt.NDArray[np.int64]) -> "StepInputs":
-        """The same step with the host's arrays reduced to these sequences."""
-        return self._replace(
-            last_rows=self.last_rows[rows], slots=self.slots[rows], ends=self.ends[rows]
-        )
+    def take(self, rows: list[int]) -> "StepInputs":
+        """The same step with `last_rows` and `ends` reduced to these sequences."""
+        return self._replace(last_rows=self.last_rows[rows], ends=self.ends[rows])
 
 
 class StepBuffers:
@@ -42,83 +42,112 @@ class StepBuffers:
     def __init__(self, config: EngineConfig) -> None:
         num_tokens, num_rows = config.max_step_tokens, config.max_num_seqs
         self._block_size = config.block_size
-        self._input_ids = torch.zeros(num_tokens, dtype=torch.int64)
-        self._positions = torch.zeros(num_tokens, dtype=torch.int64)
-        self._step = AttentionStep(
-            block_table=torch.zeros(num_rows, config.max_blocks_per_sequence, dtype=torch.int32),
-            seq_lens=torch.zeros(num_rows, dtype=torch.int32),
-            query_start_loc=torch.zeros(num_rows + 1, dtype=torch.int32),
-            slot_mapping=torch.full((num_tokens,), -1, dtype=torch.int64),
+        self._tensors = StepInputs(
+            input_ids=torch.zeros(num_tokens, dtype=torch.int64),
+            positions=torch.zeros(num_tokens, dtype=torch.int64),
+            attention=AttentionStep(
+                block_table=torch.zeros(
+                    num_rows, config.max_blocks_per_sequence, dtype=torch.int32
+                ),
+                seq_lens=torch.zeros(num_rows, dtype=torch.int32),
+                query_start_loc=torch.arange(num_rows + 1, dtype=torch.int32),
+                slot_mapping=torch.full((num_tokens,), -1, dtype=torch.int64),
+            ),
+            last_rows=torch.arange(num_rows),
+            ends=torch.zeros(num_rows, dtype=torch.int64),
         )
-        # numpy views of the same memory: its gathers cost a fraction of torch's at these sizes.
-        self._host_ids = self._input_ids.numpy()
-        self._host_positions = self._positions.numpy()
-        self._host_blocks = self._step.block_table.numpy()
-        self._host_seq_lens = self._step.seq_lens.numpy()
-        self._host_starts = self._step.query_start_loc.numpy()
-        self._host_mapping = self._step.slot_mapping.numpy()
+        self._host = _HostViews(self._tensors)
+        self._rows = np.arange(num_rows + 1)
+        # For each row the block list that the table holds of it, and how many of its entries.
+        self._held: list[list[int] | None] = [None] * num_rows
+        self._num_held = [0] * num_rows
+        self._has_one_token_each = True
+        self._decode_slices: dict[int, StepInputs] = {}
 
     def fill(self, plan: StepPlan, table: SlotTable) -> StepInputs:
         """Write a step and return the slices that hold it, valid until the next call."""
-        slots = np.array([sequence.slot for sequence in plan.sequences], dtype=np.int64)
-        starts = np.array([sequence.num_computed for sequence in plan.sequences], dtype=np.int64)
-        lengths = np.array(plan.lengths, dtype=np.int64)
-        end_rows = np.cumsum(lengths)
-        if len(slots) == plan.num_tokens:
-            self._fill_tokens(slots, starts, table)
-        else:
-            row_of_token = np.repeat(np.arange(len(slots)), lengths)
-            offsets = starts + lengths - end_rows
-            positions = np.arange(plan.num_tokens) + offsets[row_of_token]
-            self._fill_tokens(slots[row_of_token], positions, table)
-        ends = starts + lengths
-        self._fill_rows(slots, ends, end_rows, table)
-        return self._slices(plan, slots, ends, end_rows - 1)
+        num_rows = len(plan.sequences)
+        if num_rows != plan.num_tokens:
+            self._fill_mixed(plan, table)
+            return self._slice(num_rows, plan.num_tokens)
+        self._fill_single(plan.sequences)
+        known = self._decode_slices.get(num_rows)
+        if known is None:
+            known = self._decode_slices[num_rows] = self._slice(num_rows, num_rows)
+        return known
 
-    def _fill_tokens(
-        self,
-        slots: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
-        table: SlotTable,
-    ) -> None:
-        num_tokens = len(positions)
-        self._host_ids[:num_tokens] = table.token_ids[slots, positions]
-        self._host_positions[:num_tokens] = positions
+    def _fill_single(self, sequences: Values[Sequence]) -> None:
+        """A step with one token of each sequence."""
+        host, size = self._host, self._block_size
+        if not self._has_one_token_each:
+            host.starts[:], host.last_rows[:] = self._rows, self._rows[:-1]
+            self._has_one_token_each = True
+        for row, sequence in enumerate(sequences):
+            position, blocks = sequence.num_computed, sequence.blocks
+            host.id_cells[row] = sequence.token_at(position)
+            host.position_cells[row] = position
+            host.end_cells[row] = host.length_cells[row] = position + 1
+            host.mapping_cells[row] = blocks[position // size] * size + position % size
+            if self._held[row] is not blocks or self._num_held[row] != len(blocks):
+                self._hold(row, blocks)
+
+    def _hold(self, row: int, blocks: list[int]) -> None:
+        known = self._num_held[row] if self._held[row] is blocks else 0
+        self._host.blocks[row, known : len(blocks)] = blocks[known:]
+        self._held[row], self._num_held[row] = blocks, len(blocks)
+
+    def _fill_mixed(self, plan: StepPlan, table: SlotTable) -> None:
+        """Any step."""
+        host, num_rows, num_tokens = self._host, len(plan.sequences), plan.num_tokens
+        slots = np.array([sequence.slot for sequence in plan.sequences], np.int64)
+        starts = np.array([sequence.num_computed for sequence in plan.sequences], np.int64)
+        lengths = np.array(plan.lengths, np.int64)
+        end_rows, ends = np.cumsum(lengths), starts + lengths
+        row_of_token = np.repeat(self._rows[:num_rows], lengths)
+        positions = np.arange(num_tokens) + (ends - end_rows)[row_of_token]
         place, offset = np.divmod(positions, self._block_size)
-        blocks = table.blocks[slots, place].astype(np.int64)
-        np.add(blocks * self._block_size, offset, out=self._host_mapping[:num_tokens])
+        slots_of_tokens = slots[row_of_token]
+        host.ids[:num_tokens] = table.token_ids[slots_of_tokens, positions]
+        host.positions[:num_tokens] = positions
+        blocks = table.blocks[slots_of_tokens, place].astype(np.int64)
+        host.mapping[:num_tokens] = blocks * self._block_size + offset
+        host.ends[:num_rows] = host.lengths[:num_rows] = ends
+        host.starts[1 : num_rows + 1], host.last_rows[:num_rows] = end_rows, end_rows - 1
+        width = -(-int(ends.max()) // self._block_size)  # nothing beyond is ever read
+        host.blocks[:num_rows, :width] = table.blocks[slots, :width]
+        self._held[:num_rows] = [None] * num_rows
+        self._has_one_token_each = False
 
-    def _fill_rows(
-        self,
-        slots: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-        end_rows: npt.NDArray[np.int64],
-        table: SlotTable,
-    ) -> None:
-        num_rows = len(slots)
-        np.take(table.blocks, slots, axis=0, out=self._host_blocks[:num_rows])
-        self._host_seq_lens[:num_rows] = ends
-        self._host_starts[1 : num_rows + 1] = end_rows
-
-    def _slices(
-        self,
-        plan: StepPlan,
-        slots: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
-        last_rows: npt.NDArray[np.int64],
-    ) -> StepInputs:
-        num_rows, num_tokens = len(slots), plan.num_tokens
-        step = AttentionStep(
-            block_table=self._step.block_table[:num_rows],
-            seq_lens=self._step.seq_lens[:num_rows],
-            query_start_loc=self._step.query_start_loc[: num_rows + 1],
-            slot_mapping=self._step.slot_mapping[:num_tokens],
-        )
+    def _slice(self, num_rows: int, num_tokens: int) -> StepInputs:
+        whole = self._tensors
         return StepInputs(
-            input_ids=self._input_ids[:num_tokens],
-            positions=self._positions[:num_tokens],
-            attention=step,
-            last_rows=last_rows,
-            slots=slots,
-            ends=ends,
+            input_ids=whole.input_ids[:num_tokens],
+            positions=whole.positions[:num_tokens],
+            attention=AttentionStep(
+                block_table=whole.attention.block_table[:num_rows],
+                seq_lens=whole.attention.seq_lens[:num_rows],
+                query_start_loc=whole.attention.query_start_loc[: num_rows + 1],
+                slot_mapping=whole.attention.slot_mapping[:num_tokens],
+            ),
+            last_rows=whole.last_rows[:num_rows],
+            ends=whole.ends[:num_rows],
         )
+
+
+class _HostViews:
+    """The memory of the step's tensors as numpy arrays, and as cells that are written singly."""
+
+    def __init__(self, tensors: StepInputs) -> None:
+        self.ids = tensors.input_ids.numpy()
+        self.positions = tensors.positions.numpy()
+        self.blocks = tensors.attention.block_table.numpy()
+        self.lengths = tensors.attention.seq_lens.numpy()
+        self.starts = tensors.attention.query_start_loc.numpy()
+        self.mapping = tensors.attention.slot_mapping.numpy()
+        self.last_rows = tensors.last_rows.numpy()
+        self.ends = tensors.ends.numpy()
+        self.id_cells = self.ids.data
+        self.position_cells = self.positions.data
+        self.length_cells = self.lengths.data
+        self.mapping_cells = self.mapping.data
+        self.end_cells = self.ends.data

@@ -15,6 +15,7 @@ from serve_shim.engine.core import EngineCore
 from serve_shim.engine.delivery import Delivery
 from serve_shim.engine.protocol import EngineStats
 from serve_shim.engine.request import Request
+from serve_shim.engine.step_clock import StepPhase
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ class StepLoop:
                 self._stats = self._core.stats()
                 if deliveries:
                     self._deliver(deliveries)
+                self._core.clock.lap(StepPhase.DELIVER)
         except BaseException as error:
             self._death = error
             logger.exception("the engine's step loop ended; all requests in flight fail")

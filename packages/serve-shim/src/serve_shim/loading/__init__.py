@@ -2,12 +2,14 @@
 
 from serve_shim.loading.checkpoint import GenerationDefaults
 from serve_shim.loading.load_model import LoadedModel, load_model, open_checkpoint
+from serve_shim.loading.load_report import describe_weights
 from serve_shim.loading.source import ModelSource, resolve_source
 
 __all__ = [
     "GenerationDefaults",
     "LoadedModel",
     "ModelSource",
+    "describe_weights",
     "load_model",
     "open_checkpoint",
     "resolve_source",

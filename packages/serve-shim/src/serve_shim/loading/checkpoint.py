@@ -1,12 +1,13 @@
 """Owns what a checkpoint of any format offers the loader; refuses to know a format."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
 
 from serve_shim.models.model_config import ModelConfig
+from serve_shim.models.weight_form import WeightForm
 from serve_shim.models.weight_slots import WeightSlot
 from serve_shim.tokenization.tokenizer import Tokenizer
 
@@ -37,6 +38,19 @@ class GenerationDefaults:
         return {name: value for name, value in named.items() if value is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class StoredFormat:
+    """How one tensor is stored: the format's own `name`, and the quantised forms, if any.
+
+    `forms` hold the stored values exactly; the smallest comes first. A quantised format may have
+    none.
+    """
+
+    name: str
+    is_quantised: bool = False
+    forms: tuple[WeightForm, ...] = ()
+
+
 class Checkpoint(Protocol):
     """An opened checkpoint whose header was checked; weights are read on demand."""
 
@@ -50,8 +64,16 @@ class Checkpoint(Protocol):
         """Shape of each tensor under its Hugging Face name; tensors without a use are left out."""
         ...
 
-    def read_into(self, slot: WeightSlot, out: Tensor) -> None:
-        """Fill `out`, whose shape is `slot.shape`, converting to its dtype."""
+    def stored_format(self, name: str) -> StoredFormat:
+        """How the tensor of that Hugging Face name is stored."""
+        ...
+
+    def read_into(self, slot: WeightSlot, form: WeightForm, out: Sequence[Tensor]) -> None:
+        """Fill `out`, the slot's rows of each tensor of a matrix of `form`.
+
+        A dense matrix has one, whose dtype is converted to; so has a vector. Other forms must be
+        among the `stored_format`'s.
+        """
         ...
 
     def tokenizer(self) -> Tokenizer | None:

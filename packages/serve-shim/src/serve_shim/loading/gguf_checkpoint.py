@@ -1,20 +1,23 @@
 """Owns a GGUF file as a checkpoint: tensor names, order of q and k rows; refuses other layouts."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from serve_shim.loading.checkpoint import GenerationDefaults, with_biases
+from serve_shim.loading.checkpoint import GenerationDefaults, StoredFormat, with_biases
 from serve_shim.loading.gguf_config import (
     FREQUENCY_TENSOR,
     read_gguf_config,
     read_gguf_family,
 )
 from serve_shim.loading.gguf_file import GgufFile, GgufTensor
+from serve_shim.loading.gguf_integers import SPLITS
 from serve_shim.models.model_config import ModelConfig
+from serve_shim.models.weight_form import DENSE, WeightForm
 from serve_shim.models.weight_slots import WeightSlot
 from serve_shim.tokenization.gguf_tokenizer import gguf_tokenizer
 from serve_shim.tokenization.tokenizer import Tokenizer
@@ -68,17 +71,21 @@ class GgufCheckpoint:
         """Shapes by Hugging Face name."""
         return {name: tensor.shape for name, tensor in self._tensors.items()}
 
-    def read_into(self, slot: WeightSlot, out: Tensor) -> None:
-        """Dequantise the tensor piece by piece and put q and k rows in order."""
+    def stored_format(self, name: str) -> StoredFormat:
+        """The block format of the tensor, and the forms that its blocks can be kept in."""
+        stored = self._tensors[name].format
+        return StoredFormat(stored.name, stored.is_quantised, tuple(SPLITS.get(stored.name, {})))
+
+    def read_into(self, slot: WeightSlot, form: WeightForm, out: Sequence[Tensor]) -> None:
+        """Convert the tensor piece by piece and put q and k rows in order."""
         tensor = self._tensors[slot.name]
         if slot.head_rows is None or not self._pairs_neighbours:
-            self._copy_rows(tensor, 0, out.view(-1, 1, tensor.shape[-1]))
-        elif out.dim() == 1:
-            self._copy_paired_vector(tensor, slot.head_rows, out)
+            rows = [each.view(tensor.num_rows, 1, -1) for each in out]
+            self._copy_rows(tensor, form, 0, rows)
+        elif len(slot.shape) == 1:
+            self._copy_paired_vector(tensor, slot.head_rows, out[0])
         else:
-            heads = out.view(-1, 2, slot.head_rows // 2, out.shape[1])
-            for index, head in enumerate(heads):
-                self._copy_rows(tensor, index * slot.head_rows, head.transpose(0, 1))
+            self._copy_paired_rows(tensor, form, slot.head_rows, out)
 
     def tokenizer(self) -> Tokenizer | None:
         """Build the tokenizer in the metadata; None where there is none."""
@@ -88,16 +95,38 @@ class GgufCheckpoint:
         """Return the end-of-sequence ids; GGUF holds no sampling defaults."""
         return GenerationDefaults(eos_ids=self._config.eos_token_ids)
 
-    def _copy_rows(self, tensor: GgufTensor, first: int, groups: Tensor) -> None:
-        """Fill `groups` [num_groups, rows_of_a_group, width] with rows from `first` on."""
-        num_groups, size, width = groups.shape
-        step = max(_CHUNK_VALUES // (size * width), 1)
+    def _copy_paired_rows(
+        self, tensor: GgufTensor, form: WeightForm, head_rows: int, out: Sequence[Tensor]
+    ) -> None:
+        for first in range(0, tensor.num_rows, head_rows):
+            heads = [each[first : first + head_rows] for each in out]
+            pairs = [head.view(2, head_rows // 2, -1).transpose(0, 1) for head in heads]
+            self._copy_rows(tensor, form, first, pairs)
+
+    def _copy_rows(
+        self, tensor: GgufTensor, form: WeightForm, first: int, out: Sequence[Tensor]
+    ) -> None:
+        """Fill each of `out` [num_groups, rows_of_a_group, width] with rows from `first` on."""
+        num_groups, size = out[0].shape[:2]
+        step = max(_CHUNK_VALUES // (size * tensor.shape[-1]), 1)
         for start in range(0, num_groups, step):
-            piece = groups[start : start + step]
-            rows = self._buffer(piece.numel()).view(-1, width)
+            pieces = [groups[start : start + step] for groups in out]
             begin = first + start * size
-            self._file.read_rows(tensor, begin, begin + rows.shape[0], rows)
-            piece.copy_(rows.view(piece.shape))
+            rows = self._convert(tensor, form, begin, begin + len(pieces[0]) * size)
+            for piece, values in zip(pieces, rows, strict=True):
+                piece.copy_(values.view(piece.shape))
+
+    def _convert(
+        self, tensor: GgufTensor, form: WeightForm, start: int, stop: int
+    ) -> Sequence[Tensor]:
+        """Rows `start` to `stop` as the tensors of `form`, contiguous."""
+        if form == DENSE:
+            values = self._buffer((stop - start) * tensor.shape[-1])
+            self._file.read_rows(tensor, start, stop, values)
+            return [values]
+        blocks = self._file.read_blocks(tensor, start, stop).numpy()
+        split = SPLITS[tensor.format.name][form]
+        return [torch.from_numpy(np.ascontiguousarray(part)) for part in split(blocks)]
 
     def _copy_paired_vector(self, tensor: GgufTensor, head_rows: int, out: Tensor) -> None:
         values = self._buffer(out.numel()).view(1, -1)

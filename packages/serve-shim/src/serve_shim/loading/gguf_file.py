@@ -63,12 +63,16 @@ class GgufFile:
         self.tensors = self._read_tensors(reader, num_tensors)
         self._bytes = torch.frombuffer(self._data, dtype=torch.uint8)
 
-    def read_rows(self, tensor: GgufTensor, start: int, stop: int, out: Tensor) -> None:
-        """Expand rows `start` to `stop` into `out`, contiguous float32 [stop - start, row]."""
+    def read_blocks(self, tensor: GgufTensor, start: int, stop: int) -> Tensor:
+        """Return a view of rows `start` to `stop`: uint8 [num_blocks, block_bytes]."""
         first = tensor.start + start * tensor.row_bytes
         raw = self._bytes[first : first + (stop - start) * tensor.row_bytes]
-        block = tensor.format
-        tensor.format.expand(raw.view(-1, block.num_bytes), out.view(-1, block.values))
+        return raw.view(-1, tensor.format.num_bytes)
+
+    def read_rows(self, tensor: GgufTensor, start: int, stop: int, out: Tensor) -> None:
+        """Expand rows `start` to `stop` into `out`, contiguous float32 [stop - start, row]."""
+        blocks = self.read_blocks(tensor, start, stop)
+        tensor.format.expand(blocks, out.view(-1, tensor.format.values))
 
     def _read_tensors(self, reader: GgufReader, count: int) -> dict[str, GgufTensor]:
         entries = [_read_tensor(reader) for _ in range(count)]

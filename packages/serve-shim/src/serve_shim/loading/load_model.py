@@ -10,11 +10,14 @@ import torch
 from serve_shim.errors import ModelLoadError, TokenizerError
 from serve_shim.loading.checkpoint import Checkpoint, GenerationDefaults
 from serve_shim.loading.gguf_checkpoint import GgufCheckpoint
+from serve_shim.loading.load_report import report_weights
+from serve_shim.loading.quantization import choose_forms, is_quantised
 from serve_shim.loading.safetensors_checkpoint import SafetensorsCheckpoint
 from serve_shim.loading.source import ModelSource, resolve_source
 from serve_shim.loading.weights import Progress, check_tensors, load_weights
 from serve_shim.models.causal_lm import CausalLM
 from serve_shim.models.model_config import ModelConfig
+from serve_shim.models.weight_slots import separate_head_slot
 from serve_shim.tokenization.hf_tokenizer import hf_tokenizer
 from serve_shim.tokenization.tokenizer import Tokenizer
 
@@ -26,7 +29,8 @@ class LoadedModel:
     """A model ready for a KV cache, with what belongs to it.
 
     `tokenizer` is None for a checkpoint without tokenizer files, which serves token ids only.
-    `load_report` holds `tensors`, `bytes`, `dtype` and seconds per stage, for the start-up report.
+    `load_report` holds what was chosen for the weights and why, `tensors`, `bytes` and seconds per
+    stage, for the log.
     """
 
     model: CausalLM
@@ -42,6 +46,7 @@ def load_model(
     spec: ModelSource | str | None,
     *,
     dtype: torch.dtype | Literal["auto"] = "auto",
+    quantization: str = "auto",
     revision: str | None = None,
     tokenizer: str | None = None,
     chat_template: str | None = None,
@@ -51,9 +56,10 @@ def load_model(
 ) -> LoadedModel:
     """Load `spec`: a name for `resolve_source`, None for the embedded default, or its result.
 
-    `dtype` "auto" is the checkpoint's, bfloat16 for quantised files. `tokenizer` is a directory
-    or GGUF file to take the tokenizer from instead; `chat_template`, a text or
-    the file that holds it, replaces its template.
+    `dtype` "auto" is the checkpoint's, bfloat16 for quantised files. `quantization` "auto" keeps
+    4-bit and 8-bit weights as they are stored where `dtype` has 16 bits; "none" expands them.
+    `tokenizer` is a directory or GGUF file to take the tokenizer from instead; `chat_template`, a
+    text or the file that holds it, replaces its template.
     `max_positions` bounds the rotary cache where the engine serves fewer than the model has.
     Raises `ModelLoadError` or `TokenizerError`.
     """
@@ -62,14 +68,19 @@ def load_model(
     checkpoint = open_checkpoint(source.path)
     slots = check_tensors(checkpoint, str(source.path))
     opened = time.perf_counter()
+    dtype, dtype_reason = _choose_dtype(dtype, checkpoint.config, is_quantised(slots, checkpoint))
+    choice = choose_forms(quantization, dtype, slots, checkpoint)
+    if checkpoint.config.tie_word_embeddings and "lm_head" in choice.forms:
+        slots.append(separate_head_slot(checkpoint.config))
     with torch.inference_mode(False):
         model = CausalLM(
             checkpoint.config,
-            dtype=_choose_dtype(dtype, checkpoint.config),
+            dtype=dtype,
             device=device,
+            forms=choice.forms,
             max_positions=max_positions,
         )
-        load_weights(model, slots, checkpoint, progress)
+        layouts = load_weights(model, slots, checkpoint, progress)
     loaded = time.perf_counter()
     text = _choose_tokenizer(checkpoint, tokenizer, chat_template)
     finished = time.perf_counter()
@@ -83,7 +94,7 @@ def load_model(
         load_report={
             "origin": source.origin,
             "revision": source.revision,
-            "dtype": str(model.dtype).removeprefix("torch."),
+            **report_weights(dtype, dtype_reason, quantization, choice, layouts),
             "tensors": len(slots),
             "bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
             "open_s": opened - started,
@@ -98,13 +109,19 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return SafetensorsCheckpoint(path) if path.is_dir() else GgufCheckpoint(path)
 
 
-def _choose_dtype(dtype: torch.dtype | Literal["auto"], config: ModelConfig) -> torch.dtype:
+def _choose_dtype(
+    dtype: torch.dtype | Literal["auto"], config: ModelConfig, is_from_integers: bool
+) -> tuple[torch.dtype, str]:
+    """The dtype of the activations, and why it is that."""
     if dtype == "auto":
-        return config.checkpoint_dtype or torch.bfloat16
+        if config.checkpoint_dtype is None:
+            return torch.bfloat16, "auto: the checkpoint names none"
+        why = "the checkpoint is quantised" if is_from_integers else "the checkpoint's"
+        return config.checkpoint_dtype, f"auto: {why}"
     if dtype not in _DTYPES:
         names = ", ".join(str(known).removeprefix("torch.") for known in _DTYPES)
         raise ModelLoadError(f"dtype `{dtype}` is not supported; supported: auto, {names}")
-    return dtype
+    return dtype, "asked for"
 
 
 def _choose_tokenizer(

@@ -1,18 +1,19 @@
 """Owns a Hugging Face directory as a checkpoint; refuses pickles, remote code and stray paths."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from serve_shim.errors import ModelLoadError
-from serve_shim.loading.checkpoint import GenerationDefaults, with_biases
+from serve_shim.loading.checkpoint import GenerationDefaults, StoredFormat, with_biases
 from serve_shim.loading.hf_config import read_hf_config
 from serve_shim.loading.safetensors_header import StoredTensor, read_safetensors_header
 from serve_shim.models.fields import Fields
 from serve_shim.models.json_file import read_json_object
 from serve_shim.models.model_config import ModelConfig
+from serve_shim.models.weight_form import WeightForm
 from serve_shim.models.weight_slots import WeightSlot
 from serve_shim.tokenization.hf_tokenizer import hf_tokenizer
 from serve_shim.tokenization.tokenizer import Tokenizer
@@ -49,13 +50,17 @@ class SafetensorsCheckpoint:
         """Shapes from the headers."""
         return {name: tensor.shape for name, tensor in self._tensors.items()}
 
-    def read_into(self, slot: WeightSlot, out: Tensor) -> None:
+    def stored_format(self, name: str) -> StoredFormat:
+        """The tensor's dtype; no quantised form."""
+        return StoredFormat(self._tensors[name].dtype)
+
+    def read_into(self, slot: WeightSlot, form: WeightForm, out: Sequence[Tensor]) -> None:
         """Copy the tensor from its memory-mapped file."""
         file = self._tensors[slot.name].file
         try:
             if file not in self._files:
                 self._files[file] = safe_open(file, framework="pt")
-            out.copy_(self._files[file].get_tensor(slot.name))
+            out[0].copy_(self._files[file].get_tensor(slot.name))
         except (SafetensorError, OSError) as error:
             raise ModelLoadError(f"{file}: tensor `{slot.name}`: {error}") from error
 

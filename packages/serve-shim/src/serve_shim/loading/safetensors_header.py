@@ -15,10 +15,11 @@ _FLOAT_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor of `file`."""
+    """One tensor of `file`; `dtype` as the format spells it."""
 
     file: Path
     shape: tuple[int, ...]
+    dtype: str
 
 
 def read_safetensors_header(path: Path) -> dict[str, StoredTensor]:
@@ -37,7 +38,10 @@ def read_safetensors_header(path: Path) -> dict[str, StoredTensor]:
     entries = _parse(path, text)
     entries.pop("__metadata__", None)
     _check_layout(path, entries, size - 8 - length)
-    return {name: StoredTensor(path, tuple(entry["shape"])) for name, entry in entries.items()}
+    return {
+        name: StoredTensor(path, tuple(entry["shape"]), str(entry["dtype"]))
+        for name, entry in entries.items()
+    }
 
 
 def _header_length(path: Path, head: bytes, size: int) -> int:

@@ -1,11 +1,15 @@
 """Owns filling a model's parameters from a checkpoint; refuses one whose tensors do not match."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
+import ir_core as ir
 from serve_shim.errors import ModelLoadError
 from serve_shim.loading.checkpoint import Checkpoint
+from serve_shim.models.matrix import Matrix
+from serve_shim.models.weight_form import DENSE
 from serve_shim.models.weight_slots import WeightSlot, weight_slots
 
 Progress = Callable[[str, int, int], None]
@@ -35,19 +39,29 @@ def load_weights(
     slots: Sequence[WeightSlot],
     checkpoint: Checkpoint,
     progress: Progress | None = None,
-) -> None:
+) -> dict[str, ir.LayoutChoice]:
     """Copy each tensor straight into its rows of the merged parameters, one tensor at a time.
 
-    `progress` is called with ("weights", tensors done, tensors in all).
+    A matrix is packed, in place, when its last part is read. Returns the layouts by the matrix's
+    path. `progress` is called with ("weights", tensors done, tensors in all).
     """
-    parameters: dict[str, Tensor] = dict(model.named_parameters())
+    layouts: dict[str, ir.LayoutChoice] = {}
+    unread = Counter(slot.module for slot in slots if slot.is_matrix)
     for done, slot in enumerate(slots):
         if progress is not None:
             progress("weights", done, len(slots))
-        rows = parameters[slot.parameter][slot.start : slot.start + slot.shape[0]]
-        checkpoint.read_into(slot, rows)
+        module = model.get_submodule(slot.module)
+        if not slot.is_matrix or not isinstance(module, Matrix):
+            rows = model.get_parameter(slot.parameter)[slot.start : slot.stop]
+            checkpoint.read_into(slot, DENSE, [rows])
+            continue
+        checkpoint.read_into(slot, module.form, module.stored_rows(slot.start, slot.stop))
+        unread[slot.module] -= 1
+        if not unread[slot.module]:
+            layouts[slot.module] = module.pack()
     if progress is not None:
         progress("weights", len(slots), len(slots))
+    return layouts
 
 
 def _check_shapes(

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 import ir_core as ir
 from serve_shim.models.attention_step import AttentionStep
 from serve_shim.models.model_config import ModelConfig
-from serve_shim.models.projection import Projection
+from serve_shim.models.parameters import ParameterMaker
 from serve_shim.models.rms_norm import RmsNorm
 
 
@@ -20,13 +20,7 @@ class Attention(nn.Module):
     kv_cache: Tensor
 
     def __init__(
-        self,
-        config: ModelConfig,
-        layer: int,
-        cos_sin: Tensor,
-        *,
-        dtype: torch.dtype,
-        device: torch.device | None = None,
+        self, config: ModelConfig, layer: int, cos_sin: Tensor, make: ParameterMaker
     ) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
@@ -35,20 +29,15 @@ class Attention(nn.Module):
         self.scale = config.head_dim**-0.5
         self.sliding_window = config.window_of(layer)
         hidden, size = config.hidden_size, config.head_dim
-        self.qkv_proj = Projection(
-            hidden, sum(self.sizes), bias=config.qkv_bias, dtype=dtype, device=device
-        )
-        self.o_proj = Projection(
-            config.query_size, hidden, bias=config.output_bias, dtype=dtype, device=device
-        )
+        self.qkv_proj = make.matrix("qkv_proj", hidden, sum(self.sizes), bias=config.qkv_bias)
+        self.o_proj = make.matrix("o_proj", config.query_size, hidden, bias=config.output_bias)
         self.q_norm = self.k_norm = None
         if config.qk_norm:
-            self.q_norm = RmsNorm(size, config.rms_norm_eps, dtype=dtype, device=device)
-            self.k_norm = RmsNorm(size, config.rms_norm_eps, dtype=dtype, device=device)
+            self.q_norm = RmsNorm(size, config.rms_norm_eps, make)
+            self.k_norm = RmsNorm(size, config.rms_norm_eps, make)
         self.register_buffer("cos_sin", cos_sin, persistent=False)
-        self.register_buffer(
-            "kv_cache", torch.empty(0, dtype=dtype, device=device), persistent=False
-        )
+        unbound = torch.empty(0, dtype=make.dtype, device=make.device)
+        self.register_buffer("kv_cache", unbound, persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor, step: AttentionStep) -> Tensor:
         """Attend from [T, hidden] at `positions` [T]; writes new keys and values to the cache."""

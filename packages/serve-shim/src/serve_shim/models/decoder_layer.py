@@ -1,12 +1,12 @@
 """Owns one decoder layer and its residual stream."""
 
-import torch
 from torch import Tensor, nn
 
 from serve_shim.models.attention import Attention
 from serve_shim.models.attention_step import AttentionStep
 from serve_shim.models.mlp import Mlp
 from serve_shim.models.model_config import ModelConfig
+from serve_shim.models.parameters import ParameterMaker
 from serve_shim.models.rms_norm import RmsNorm
 
 
@@ -14,20 +14,14 @@ class DecoderLayer(nn.Module):
     """Norm, attention, norm, feed-forward; each norm also adds the branch before it."""
 
     def __init__(
-        self,
-        config: ModelConfig,
-        layer: int,
-        cos_sin: Tensor,
-        *,
-        dtype: torch.dtype,
-        device: torch.device | None = None,
+        self, config: ModelConfig, layer: int, cos_sin: Tensor, make: ParameterMaker
     ) -> None:
         super().__init__()
         size, epsilon = config.hidden_size, config.rms_norm_eps
-        self.input_norm = RmsNorm(size, epsilon, dtype=dtype, device=device)
-        self.attention = Attention(config, layer, cos_sin, dtype=dtype, device=device)
-        self.post_attention_norm = RmsNorm(size, epsilon, dtype=dtype, device=device)
-        self.mlp = Mlp(config, dtype=dtype, device=device)
+        self.input_norm = RmsNorm(size, epsilon, make)
+        self.attention = Attention(config, layer, cos_sin, make.at("attention"))
+        self.post_attention_norm = RmsNorm(size, epsilon, make)
+        self.mlp = Mlp(config, make.at("mlp"))
 
     def forward(
         self, x: Tensor, residual: Tensor | None, positions: Tensor, step: AttentionStep

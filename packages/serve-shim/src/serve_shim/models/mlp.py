@@ -1,23 +1,20 @@
 """Owns the gated feed-forward block, gate and up merged; refuses activations but SiLU."""
 
-import torch
 from torch import Tensor, nn
 
 import ir_core as ir
 from serve_shim.models.model_config import ModelConfig
-from serve_shim.models.projection import Projection
+from serve_shim.models.parameters import ParameterMaker
 
 
 class Mlp(nn.Module):
     """`down(silu(gate(x)) * up(x))`; rows of `gate_up_proj` are gate, then up."""
 
-    def __init__(
-        self, config: ModelConfig, *, dtype: torch.dtype, device: torch.device | None = None
-    ) -> None:
+    def __init__(self, config: ModelConfig, make: ParameterMaker) -> None:
         super().__init__()
         inner, hidden, bias = config.intermediate_size, config.hidden_size, config.mlp_bias
-        self.gate_up_proj = Projection(hidden, 2 * inner, bias=bias, dtype=dtype, device=device)
-        self.down_proj = Projection(inner, hidden, bias=bias, dtype=dtype, device=device)
+        self.gate_up_proj = make.matrix("gate_up_proj", hidden, 2 * inner, bias=bias)
+        self.down_proj = make.matrix("down_proj", inner, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [T, hidden] to [T, hidden]."""

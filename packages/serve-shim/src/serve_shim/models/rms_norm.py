@@ -1,20 +1,17 @@
 """Owns a norm's weight and its two uses, alone and after adding the residual."""
 
-import torch
 from torch import Tensor, nn
 
 import ir_core as ir
-from serve_shim.models.projection import frozen
+from serve_shim.models.parameters import ParameterMaker
 
 
 class RmsNorm(nn.Module):
     """Root-mean-square norm over the last dim of size `size`."""
 
-    def __init__(
-        self, size: int, epsilon: float, *, dtype: torch.dtype, device: torch.device | None = None
-    ) -> None:
+    def __init__(self, size: int, epsilon: float, make: ParameterMaker) -> None:
         super().__init__()
-        self.weight = frozen(size, dtype=dtype, device=device)
+        self.weight = make.vector(size)
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from serve_shim.models.model_config import ModelConfig
 
+EMBEDDING = "model.embed_tokens.weight"
+
 
 @dataclass(frozen=True, slots=True)
 class WeightSlot:
@@ -20,16 +22,36 @@ class WeightSlot:
     start: int = 0
     head_rows: int | None = None
 
+    @property
+    def module(self) -> str:
+        """Path of the module that holds the parameter."""
+        return self.parameter.rpartition(".")[0]
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether the tensor is weights of a matrix, which may be held in more than one form."""
+        return len(self.shape) == 2
+
+    @property
+    def stop(self) -> int:
+        """The row after the last one that it fills."""
+        return self.start + self.shape[0]
+
 
 def weight_slots(config: ModelConfig) -> Iterator[WeightSlot]:
     """Yield a slot for every tensor that the checkpoint must have, each exactly once."""
     hidden, vocab = config.hidden_size, config.vocab_size
-    yield WeightSlot("model.embed_tokens.weight", (vocab, hidden), "embedding")
+    yield WeightSlot(EMBEDDING, (vocab, hidden), "embedding.weight")
     for layer in range(config.num_layers):
         yield from _layer_slots(config, f"model.layers.{layer}.", f"layers.{layer}.")
     yield WeightSlot("model.norm.weight", (hidden,), "norm.weight")
     if not config.tie_word_embeddings:
-        yield WeightSlot("lm_head.weight", (vocab, hidden), "lm_head")
+        yield WeightSlot("lm_head.weight", (vocab, hidden), "lm_head.weight")
+
+
+def separate_head_slot(config: ModelConfig) -> WeightSlot:
+    """The slot of an `lm_head` that is tied to the embedding, but held in another form."""
+    return WeightSlot(EMBEDDING, (config.vocab_size, config.hidden_size), "lm_head.weight")
 
 
 def _layer_slots(config: ModelConfig, source: str, target: str) -> Iterator[WeightSlot]:

@@ -4,9 +4,11 @@ A slot is fully rewritten when it is assigned: nothing of its previous owner can
 """
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from serve_shim.sampling.params import SamplingParams
 from serve_shim.sampling.rules import LogitRules, needs_rules
@@ -14,25 +16,37 @@ from serve_shim.sampling.rules import LogitRules, needs_rules
 NO_LOGPROBS = -1
 """The value of `num_logprobs` for a slot whose request asked for none."""
 
+GREEDY = 0.0
+"""The temperature of a slot that takes the most likely token."""
 
-class SamplingTable:
-    """Arrays indexed by slot, so that a step reads the parameters of a batch in a few gathers.
 
-    `is_plain` marks greedy slots without logit rules or logprobs, for which a step needs nothing
-    but the argmax. `is_truncated` marks slots that use `top_k`, `top_p` or `min_p`.
+class BatchParams(NamedTuple):
+    """The parameters of N slots; tensors as the op `sample_tokens` takes them.
+
+    `num_logprobs` is None where no slot wants any, else `NO_LOGPROBS` for those that do not.
     """
 
+    temperature: torch.Tensor
+    min_p: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    key: torch.Tensor
+    num_logprobs: list[int] | None
+    has_rules: bool
+
+
+class SamplingTable:
+    """Arrays indexed by slot, so that a step reads the parameters of a batch in a few gathers."""
+
     def __init__(self, num_slots: int) -> None:
-        self.is_greedy = np.ones(num_slots, np.bool_)
-        self.is_plain = np.ones(num_slots, np.bool_)
-        self.is_truncated = np.zeros(num_slots, np.bool_)
-        self.temperature = np.ones(num_slots, np.float32)
+        self.temperature = np.full(num_slots, GREEDY, np.float32)
         self.top_p = np.ones(num_slots, np.float64)
         self.top_k = np.zeros(num_slots, np.int64)
-        self.min_p = np.zeros(num_slots, np.float64)
+        self.min_p = np.zeros(num_slots, np.float32)
         self.num_logprobs = np.full(num_slots, NO_LOGPROBS, np.int64)
-        self.keys = np.zeros(num_slots, np.uint64)
+        self.key = np.zeros(num_slots, np.int64)
         self.rules: dict[int, LogitRules] = {}
+        self._known: tuple[list[int], BatchParams] | None = None
 
     def assign(
         self,
@@ -45,31 +59,45 @@ class SamplingTable:
         output_ids: Sequence[int],
     ) -> None:
         """Give `slot` to a sequence; `output_ids` are those from before a pre-emption."""
-        self.is_greedy[slot] = params.is_greedy
-        self.is_truncated[slot] = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
-        self.temperature[slot] = params.temperature
+        self._known = None
+        self.temperature[slot] = GREEDY if params.is_greedy else params.temperature
         self.top_p[slot] = params.top_p
         self.top_k[slot] = max(params.top_k, 0)
         self.min_p[slot] = params.min_p
         self.num_logprobs[slot] = NO_LOGPROBS if params.logprobs is None else params.logprobs
-        self.keys[slot] = key
+        self.key[slot] = key
         self._assign_rules(slot, params, stop_ids, prompt_ids, output_ids)
-        self.is_plain[slot] = (
-            params.is_greedy and params.logprobs is None and slot not in self.rules
-        )
 
-    def observe(self, slots: Sequence[int], token_ids: Sequence[int]) -> None:
-        """Take note of the tokens that a step chose for these slots."""
-        if not self.rules:
-            return
-        for slot, token_id in zip(slots, token_ids, strict=True):
+    def gather(self, slots: list[int]) -> BatchParams:
+        """The parameters of these slots; those of the last call are kept while they hold."""
+        if self._known is None or self._known[0] != slots:
+            self._known = slots, self._gather(slots)
+        return self._known[1]
+
+    def edit(self, rows_NV: npt.NDArray[np.float32], slots: Sequence[int]) -> None:
+        """Apply the logit rules of these slots to their rows of logits, in place."""
+        for row, slot in enumerate(slots):
             rules = self.rules.get(slot)
             if rules is not None:
-                rules.see_output((token_id,))
+                rules.apply(rows_NV[row])
 
-    def are_plain(self, slots: npt.NDArray[np.int64]) -> bool:
-        """Whether the argmax is all that these slots need."""
-        return bool(self.is_plain[slots].all())
+    def observe(self, slot: int, token_id: int) -> None:
+        """Take note of the token that a step chose for this slot."""
+        rules = self.rules.get(slot)
+        if rules is not None:
+            rules.see_output((token_id,))
+
+    def _gather(self, slots: list[int]) -> BatchParams:
+        num_logprobs = self.num_logprobs[slots]
+        return BatchParams(
+            temperature=torch.from_numpy(self.temperature[slots]),
+            min_p=torch.from_numpy(self.min_p[slots]),
+            top_k=torch.from_numpy(self.top_k[slots]),
+            top_p=torch.from_numpy(self.top_p[slots]),
+            key=torch.from_numpy(self.key[slots]),
+            num_logprobs=num_logprobs.tolist() if (num_logprobs != NO_LOGPROBS).any() else None,
+            has_rules=not self.rules.keys().isdisjoint(slots),
+        )
 
     def _assign_rules(
         self,

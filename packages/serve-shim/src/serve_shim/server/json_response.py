@@ -6,6 +6,7 @@ splits a stream into lines.
 
 import json
 from collections.abc import Mapping
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from starlette.responses import Response
@@ -16,6 +17,11 @@ _encoder = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",",
 def to_json(value: Any) -> str:
     """One line of ASCII; ValueError for NaN and infinities."""
     return _encoder.encode(value)
+
+
+def quoted(text: str) -> str:
+    """`to_json` of a text, without the encoder that it builds for each call."""
+    return encode_basestring_ascii(text)
 
 
 class JsonResponse(Response):

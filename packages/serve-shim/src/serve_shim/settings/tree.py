@@ -40,6 +40,13 @@ class Dtype(NamedChoice):
     FLOAT16 = "float16"
 
 
+class Quantization(NamedChoice):
+    """Whether weights stay in the integers that the checkpoint stores."""
+
+    AUTO = "auto"
+    NONE = "none"
+
+
 class LogLevel(NamedChoice):
     """Threshold of what is logged."""
 
@@ -174,6 +181,8 @@ class Settings(ConfigModel):
     """Names that requests may use for the model; the first is reported."""
     dtype: Annotated[Dtype, Flag("Model")] = Dtype.AUTO
     """auto (the checkpoint's), float32, bfloat16 or float16."""
+    quantization: Annotated[Quantization, Flag("Model")] = Quantization.AUTO
+    """auto keeps 4-bit and 8-bit weights with a 16-bit dtype; none expands them."""
     max_model_len: Annotated[PositiveNumber | None, Flag("Model")] = None
     """Tokens of prompt and completion together; the model's limit by default."""
     seed: Annotated[Seed, Flag("Model")] = 0

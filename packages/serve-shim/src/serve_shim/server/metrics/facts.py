@@ -1,9 +1,11 @@
 """Owns metrics that are read where they live when somebody asks: start-up times, selections."""
 
+import resource
+import time
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from serve_shim.engine.protocol import EngineStats
@@ -30,9 +32,13 @@ class Facts(Collector):
 
 
 def register_facts(registry: CollectorRegistry, prefix: str, status: StartupStatus) -> None:
-    """Adds `startup_phase_seconds{phase}` and `ir_impl_info{op,provider}`."""
+    """Adds what is known without an engine: phases of the start, selections, the process's costs.
+
+    Scrapes are answered on the event loop's thread, so its own clock is the loop's.
+    """
     registry.register(Facts(lambda: [startup_phases(prefix, status)]))
     registry.register(Facts(lambda: [implementations(prefix)]))
+    registry.register(Facts(lambda: [event_loop_seconds(prefix), page_faults(prefix)]))
 
 
 def startup_phases(prefix: str, status: StartupStatus) -> Metric:
@@ -53,6 +59,24 @@ def implementations(prefix: str) -> Metric:
     )
     for op, provider in sorted({(row.op, row.provider) for row in executed_selections()}):
         family.add_metric([op, provider], 1)
+    return family
+
+
+def event_loop_seconds(prefix: str) -> Metric:
+    """What the calling thread, which runs the event loop, has used of a processor."""
+    family = CounterMetricFamily(
+        f"{prefix}event_loop_cpu_seconds", "Processor time of the thread that serves HTTP."
+    )
+    family.add_metric((), time.thread_time())
+    return family
+
+
+def page_faults(prefix: str) -> Metric:
+    """Pages that the kernel had to provide; steady work should need none."""
+    family = CounterMetricFamily(
+        f"{prefix}minor_page_faults", "Pages that were mapped without reading a file."
+    )
+    family.add_metric((), resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
     return family
 
 

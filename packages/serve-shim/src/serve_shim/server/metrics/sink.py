@@ -36,12 +36,14 @@ class MetricsSink:
         if families is None:
             return
         self._add(stats)
-        families.prompt_tokens.inc(stats.prompt_tokens)
-        families.generation_tokens.inc(stats.generation_tokens)
-        families.preemptions.inc(stats.num_preemptions)
-        families.prefix_queries.inc(stats.prefix_queries)
-        families.prefix_hits.inc(stats.prefix_hits)
+        families.prompt_tokens.add(stats.prompt_tokens)
+        families.generation_tokens.add(stats.generation_tokens)
+        families.preemptions.add(stats.num_preemptions)
+        families.prefix_queries.add(stats.prefix_queries)
+        families.prefix_hits.add(stats.prefix_hits)
         families.step_tokens.observe(stats.prompt_tokens + stats.generation_tokens)
+        for phase, seconds in zip(families.step_phases, stats.phase_seconds, strict=True):
+            phase.observe(seconds)
 
     def on_request_finished(self, stats: RequestStats) -> None:
         """One request: its outcome, sizes and times."""

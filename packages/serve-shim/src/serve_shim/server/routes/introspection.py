@@ -27,11 +27,12 @@ async def get_metrics(service: Service, request: Request) -> Response:
 
 
 async def get_selections(service: Service, request: Request) -> Response:
-    """What ran: op, provider, calls, and why the providers before it did not."""
+    """What ran: op, provider, weight layout, calls, and why the providers before it did not."""
     selections = [
         {
             "op": row.op,
             "provider": row.provider,
+            "layout": row.layout,
             "calls": row.calls,
             "rejections": [
                 {"provider": rejection.provider, "reason": rejection.reason}

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from serve_shim.engine.output import CompletionDelta, RequestOutput, TokenLogprobs
+from serve_shim.server.json_response import quoted, to_json
 from serve_shim.server.wire.chat import ChatRequest
+from serve_shim.server.wire.choices import ending
 from serve_shim.server.wire.prompt import Prompt
 from serve_shim.server.wire.token_text import TokenText, chat_logprobs, prompt_logprobs
 
@@ -16,6 +18,7 @@ class ChatChoices:
         self._request = request
         self._prompts = prompts
         self._text = text
+        self._has_extras = bool(request.logprobs or request.return_token_ids)
         self._spoken: set[int] = set()
         self._prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()
 
@@ -24,14 +27,19 @@ class ChatChoices:
         if output.prompt_logprobs is not None:
             self._prompt_logprobs = output.prompt_logprobs
 
-    def piece(self, prompt_index: int, delta: CompletionDelta) -> dict[str, Any]:
+    def piece(self, prompt_index: int, delta: CompletionDelta) -> str:
         """One choice of an event; the role comes with the first token, not before it."""
-        message = {"content": delta.text}
-        is_first = delta.index not in self._spoken
-        if is_first:
+        if delta.index not in self._spoken:
             self._spoken.add(delta.index)
-            message = {"role": "assistant", **message}
-        return self._choice(prompt_index, delta, is_first=is_first, delta=message)
+            message = {"role": "assistant", "content": delta.text}
+            return to_json(self._choice(prompt_index, delta, is_first=True, delta=message))
+        if self._has_extras:
+            message = {"content": delta.text}
+            return to_json(self._choice(prompt_index, delta, is_first=False, delta=message))
+        text = quoted(delta.text)
+        return (
+            f'{{"index":{delta.index},"delta":{{"content":{text}}},"logprobs":null,{ending(delta)}'
+        )
 
     def whole(self, prompt_index: int, completion: CompletionDelta) -> dict[str, Any]:
         """One complete choice."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from serve_shim.engine.output import CompletionDelta, RequestOutput, TokenLogprobs
+from serve_shim.server.json_response import to_json
 
 
 class ChoiceFormat(Protocol):
@@ -16,13 +17,20 @@ class ChoiceFormat(Protocol):
         """Takes from an output what belongs to the prompt, before its deltas are formatted."""
         ...
 
-    def piece(self, prompt_index: int, delta: CompletionDelta) -> Mapping[str, Any]:
-        """A choice of a stream's event."""
+    def piece(self, prompt_index: int, delta: CompletionDelta) -> str:
+        """A choice of a stream's event, as JSON."""
         ...
 
     def whole(self, prompt_index: int, completion: CompletionDelta) -> Mapping[str, Any]:
         """A choice of a body that does not stream."""
         ...
+
+
+def ending(delta: CompletionDelta) -> str:
+    """The last fields of a choice, as JSON; most deltas end nothing."""
+    if delta.finish_reason is None:
+        return '"finish_reason":null,"stop_reason":null}'
+    return f'"finish_reason":"{delta.finish_reason}","stop_reason":{to_json(delta.stop_reason)}}}'
 
 
 class Gathered:

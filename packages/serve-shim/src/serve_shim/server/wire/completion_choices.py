@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from serve_shim.engine.output import CompletionDelta, RequestOutput, TokenLogprobs
+from serve_shim.server.json_response import quoted, to_json
+from serve_shim.server.wire.choices import ending
 from serve_shim.server.wire.completion import CompletionRequest
 from serve_shim.server.wire.prompt import Prompt
 from serve_shim.server.wire.token_text import TokenText, completion_logprobs, prompt_logprobs
@@ -19,6 +21,9 @@ class CompletionChoices:
         self._prompts = prompts
         self._text = text
         self._n = request.n or 1
+        self._has_extras = bool(
+            request.echo or request.logprobs is not None or request.return_token_ids
+        )
         self._prompt_logprobs: dict[int, tuple[TokenLogprobs | None, ...]] = {}
         self._lengths: dict[int, int] = {}
 
@@ -27,8 +32,22 @@ class CompletionChoices:
         if output.prompt_logprobs is not None:
             self._prompt_logprobs[prompt_index] = output.prompt_logprobs
 
-    def piece(self, prompt_index: int, delta: CompletionDelta) -> dict[str, Any]:
-        """One choice; its first piece begins with the echoed prompt."""
+    def piece(self, prompt_index: int, delta: CompletionDelta) -> str:
+        """One choice of an event; its first piece begins with the echoed prompt."""
+        if self._has_extras:
+            return to_json(self._choice(prompt_index, delta))
+        index = prompt_index * self._n + delta.index
+        return f'{{"index":{index},"text":{quoted(delta.text)},"logprobs":null,{ending(delta)}'
+
+    def whole(self, prompt_index: int, completion: CompletionDelta) -> dict[str, Any]:
+        """One complete choice."""
+        choice = self._choice(prompt_index, completion)
+        if self._request.prompt_logprobs is not None:
+            entries = self._prompt_logprobs.get(prompt_index, ())
+            choice["prompt_logprobs"] = prompt_logprobs(entries, self._text)
+        return choice
+
+    def _choice(self, prompt_index: int, delta: CompletionDelta) -> dict[str, Any]:
         index = prompt_index * self._n + delta.index
         is_first = index not in self._lengths
         echoes = is_first and bool(self._request.echo)
@@ -43,14 +62,6 @@ class CompletionChoices:
         if self._request.return_token_ids:
             choice["token_ids"] = delta.token_ids
             choice["prompt_token_ids"] = self._prompts[prompt_index].token_ids if is_first else None
-        return choice
-
-    def whole(self, prompt_index: int, completion: CompletionDelta) -> dict[str, Any]:
-        """One complete choice."""
-        choice = self.piece(prompt_index, completion)
-        if self._request.prompt_logprobs is not None:
-            entries = self._prompt_logprobs.get(prompt_index, ())
-            choice["prompt_logprobs"] = prompt_logprobs(entries, self._text)
         return choice
 
     def _logprobs(

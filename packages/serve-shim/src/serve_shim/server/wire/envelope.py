@@ -44,14 +44,11 @@ class EventWriter:
     def __init__(self, envelope: Envelope) -> None:
         self._head = envelope.event_head()
 
-    def choice(self, choice: Mapping[str, Any], usage: Mapping[str, Any] | None = None) -> bytes:
-        """An event with one choice and, where wanted, the usage so far."""
-        return self._event(to_json(choice), usage)
+    def choice(self, choice: str, usage: Mapping[str, Any] | None = None) -> bytes:
+        """An event with one choice, given as JSON, and, where wanted, the usage so far."""
+        tail = f',"usage":{to_json(usage)}' if usage is not None else ""
+        return f"{self._head}{choice}]{tail}}}\n\n".encode("ascii")
 
     def usage(self, usage: Mapping[str, Any]) -> bytes:
         """The event without choices that ends a stream."""
-        return self._event("", usage)
-
-    def _event(self, choices: str, usage: Mapping[str, Any] | None) -> bytes:
-        tail = f',"usage":{to_json(usage)}' if usage is not None else ""
-        return f"{self._head}{choices}]{tail}}}\n\n".encode("ascii")
+        return self.choice("", usage)
