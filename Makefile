@@ -12,10 +12,10 @@ METADATA := constraints.txt pyproject.toml $(foreach member,$(MEMBERS),$(member)
 NATIVE := $(shell find packages/ir-kernels -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -name 'setup.py' -o -name '*build*.py' | grep -v '/build/')
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-slow test-gpu format lint typecheck bench docs check clean
+.PHONY: help install serve test test-slow test-gpu format lint typecheck bench bench-kernels bench-serving docs check clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 install: $(VENV)/.serve ## Create .venv and install the four packages and what they need to serve
 
@@ -46,6 +46,12 @@ typecheck: $(VENV)/.test ## Check the types, strictly
 
 bench: $(VENV)/.serve ## Compare the providers of one op side by side (OP=rms_norm)
 	$(BIN)/ir bench $(OP) $(ARGS)
+
+bench-kernels: $(VENV)/.serve ## Compare linear and attention kernels with torch, oneDNN and the memory
+	$(BIN)/python -m tools.bench.kernels $(ARGS)
+
+bench-serving: $(VENV)/.serve ## Compare the server with others under one load (ARGS="--peer NAME=COMMAND …")
+	$(BIN)/python -m tools.bench.serving $(ARGS)
 
 docs: $(VENV)/.test ## Run the code of README and docs and check their links
 	$(BIN)/python -m pytest tests/repo/test_docs.py

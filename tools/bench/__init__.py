@@ -1,0 +1,1 @@
+"""Benches of the project beside others: servers under load, and kernels against memory."""
