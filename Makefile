@@ -12,7 +12,7 @@ METADATA := constraints.txt pyproject.toml $(foreach member,$(MEMBERS),$(member)
 NATIVE := $(shell find packages/ir-kernels -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -name 'setup.py' -o -name '*build*.py' | grep -v '/build/')
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-slow test-gpu format lint typecheck bench bench-kernels bench-serving docs check clean
+.PHONY: help install serve test test-slow test-gpu format lint typecheck bench bench-kernels bench-serving bench-steps docs check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,9 @@ bench-kernels: $(VENV)/.serve ## Compare linear and attention kernels with torch
 
 bench-serving: $(VENV)/.serve ## Compare the server with others under one load (ARGS="--peer NAME=COMMAND …")
 	$(BIN)/python -m tools.bench.serving $(ARGS)
+
+bench-steps: $(VENV)/.serve ## Show where the time of a step of the server goes, by streams and sampling
+	$(BIN)/python -m tools.bench.step_overhead $(ARGS)
 
 docs: $(VENV)/.test ## Run the code of README and docs and check their links
 	$(BIN)/python -m pytest tests/repo/test_docs.py

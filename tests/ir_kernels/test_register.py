@@ -11,7 +11,15 @@ import ir_kernels
 from ir_core import testing
 
 COMPILED_OPS = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding")
-CONFORMING_OPS = (*COMPILED_OPS, "linear", "embedding", "paged_attention")
+CONFORMING_OPS = (
+    *COMPILED_OPS,
+    "linear",
+    "linear_w4a16",
+    "linear_w8a16",
+    "embedding",
+    "embedding_w8a16",
+    "paged_attention",
+)
 
 
 def implementations(names: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -41,6 +41,14 @@ def test_bench_splits_the_step_of_each_level_and_leaves_no_process(
     assert _children() <= before
 
 
+def test_refused_request_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_model("llama").save_pretrained(tmp_path)
+    arguments = ["--streams", "1", "--sampling", "greedy", "--max-tokens", "400"]
+    assert main([*arguments, "--", "--model", str(tmp_path)]) == 1
+    assert "failed a request: " in (said := capsys.readouterr().err)
+    assert "context_length_exceeded" in said
+
+
 def test_failing_server_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--streams", "1", "--", "--model", "/nowhere/at/all"]) == 1
     assert "ended with" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tools.bench.completion_stream import exchange, read_completion
+from tools.bench.completion_stream import Exchange, exchange
 from tools.bench.engine import Engine, serve_shim
 from tools.bench.machine import describe_machine
 from tools.bench.machine_lock import MachineLock
@@ -129,8 +129,17 @@ async def _run_streams(
     ]
     answers = await asyncio.gather(*(exchange(port, body, _TIMEOUT_S) for body in bodies))
     for answer in answers:
-        if (error := read_completion(answer).error) is not None:
-            raise EngineError(f"`{engine.name}` failed a request: {error}")
+        if (failure := _failure(answer)) is not None:
+            raise EngineError(f"`{engine.name}` failed a request: {failure}")
+
+
+def _failure(answer: Exchange) -> str | None:
+    """What is wrong with an answer; its text may be empty, where a model has no tokenizer."""
+    if answer.error is not None:
+        return answer.error
+    data = b"".join(chunk for _, chunk in answer.chunks)
+    is_whole = data.startswith(b"HTTP/1.1 200 ") and b"data: [DONE]" in data
+    return None if is_whole and b'"error":' not in data else repr(data[-300:])
 
 
 def _report(levels: Sequence[Level], path: Path | None) -> None:

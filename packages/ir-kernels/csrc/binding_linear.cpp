@@ -78,7 +78,7 @@ LinearShares shares_of(const LinearArgs& args) {
 }
 
 int64_t scratch_size(const LinearArgs& args) {
-  const int64_t row = divide_up(args.inner * element_size(args.dtype), 64) * 64;
+  const int64_t row = divide_up(args.inner * 4, 64) * 64;
   return args.token_block * (kLinearSumBytes + row) + kLinearPanelBytes;
 }
 

@@ -180,8 +180,8 @@ struct LinearArgs {
   int64_t token_block;  // tokens that a kernel works on at once, a multiple of 32
 };
 
-// Memory that a call of `linear` needs, in bytes: for each token of a block kLinearSumBytes and its
-// row of x, rounded up to 64 bytes; kLinearPanelBytes more.
+// Memory that a call of `linear` needs, in bytes: for each token of a block kLinearSumBytes and a
+// float32 for each element of its row of x, rounded up to 64 bytes; kLinearPanelBytes more.
 constexpr int64_t kLinearChunk = 640;  // elements of a row that are multiplied in one go
 constexpr int64_t kLinearSumBytes = 32 * 4;
 constexpr int64_t kLinearPanelBytes = kLinearChunk * 16 * 4;

@@ -102,4 +102,7 @@ def test_table_and_head_of_different_forms_are_read_from_one_tensor(tmp_path: Pa
     ).model
     assert model.lm_head is not model.embedding
     x = torch.eye(64, dtype=torch.bfloat16)
-    torch.testing.assert_close(model.lm_head(x).T, model.embedding.embed(torch.arange(96)))
+    # Near zero, a value and its minimum cancel: the head need not round it as the table does.
+    torch.testing.assert_close(
+        model.lm_head(x).T, model.embedding.embed(torch.arange(96)), atol=1e-3, rtol=1.6e-2
+    )
