@@ -29,6 +29,15 @@ def test_waiting_threads_spin_briefly_unless_told_otherwise():
     assert "GOMP_SPINCOUNT" not in prepare(OMP_WAIT_POLICY="active")
 
 
+def test_threads_hand_the_interpreter_over_within_a_millisecond():
+    before = sys.getswitchinterval()
+    try:
+        prepare()
+        assert sys.getswitchinterval() <= 0.001
+    finally:
+        sys.setswitchinterval(before)
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "x", "1.5"])
 def test_inherited_threads_that_mean_nothing_are_refused(text: str):
     with pytest.raises(SettingsError, match="`OMP_NUM_THREADS`: wants a positive number"):

@@ -18,12 +18,18 @@ class TokenStream:
         self._token_bytes = token_bytes
         self._skipped = skipped
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_open = False
 
     def step(self, token_id: int) -> str:
         """Return the text that `token_id` completes, "" while a character is open."""
         if token_id in self._skipped:
             return ""
-        return self._decoder.decode(self._token_bytes(token_id))
+        data = self._token_bytes(token_id)
+        if not self._is_open and data.isascii():  # most tokens, at a fraction of the cost
+            return data.decode("ascii")
+        text = self._decoder.decode(data)
+        self._is_open = bool(self._decoder.getstate()[0])
+        return text
 
     def flush(self) -> str:
         """Return what is left at the end: U+FFFD for a character that was never finished."""
