@@ -45,6 +45,7 @@ TORCH_UNITS = (
     "binding_attention.cpp",
     "binding_linear.cpp",
     "binding_quantized.cpp",
+    "binding_rotary.cpp",
     "binding_sampling.cpp",
     "tensor_rows.cpp",
 )

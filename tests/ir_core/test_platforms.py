@@ -5,6 +5,7 @@ from ir_core import IrOpPriorityConfig, Platform
 from ir_core.platforms import EXECUTION_MODES, builtin_platform
 
 NORMS = ("rms_norm", "fused_add_rms_norm")
+CPU_NORMS = (*NORMS, "qk_norm_rope")
 
 
 def machine(
@@ -28,12 +29,13 @@ def test_each_machine_has_its_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         assert xpu.default_priority("eager")[op] == ("xpu_kernels", "native")
         for platform in (cuda, rocm, xpu):
             assert platform.default_priority("inductor")[op] == ("native",)
+    for op in CPU_NORMS:
         assert cpu.default_priority("inductor")[op] == ("vllm_c", "native")
 
 
 def test_the_cpu_prefers_its_kernels_in_eager_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = machine(monkeypatch).default_priority("eager")
-    for op in (*NORMS, "silu_and_mul", "rotary_embedding"):
+    for op in (*CPU_NORMS, "silu_and_mul", "rotary_embedding"):
         assert defaults[op] == ("vllm_c", "native")
 
 

@@ -37,6 +37,7 @@ def registry() -> ir.Registry:
         "fused_add_rms_norm",
         "silu_and_mul",
         "rotary_embedding",
+        "qk_norm_rope",
         "linear",
         "paged_attention",
         "sample_tokens",

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ir_kernels import library
 from ir_kernels.fused_add_rms_norm.vllm_c import fused_add_rms_norm
+from ir_kernels.qk_norm_rope.vllm_c import qk_norm_rope
 from ir_kernels.rms_norm.vllm_c import rms_norm
 from ir_kernels.rotary_embedding.vllm_c import rotary_embedding
 from ir_kernels.silu_and_mul.vllm_c import silu_and_mul
@@ -41,14 +42,17 @@ def all_ops(dtype: torch.dtype, rows: slice = slice(None)) -> list[Tensor]:
     weight = torch.randn(WIDTH, generator=random).to(dtype)
     positions = torch.randint(50, (TOKENS,), generator=random)[rows]
     cos_sin = torch.randn(50, WIDTH, generator=random)
+    heads = x[:, None], other[:, None]
     return [
         rms_norm(x, weight, 1e-5),
         rms_norm(x, weight.float(), 1e-5),
         rms_norm(x, None, 1e-5),
         *fused_add_rms_norm(x.clone(), other.clone(), weight, 1e-5),
         silu_and_mul(x),
-        *rotary_embedding(x.clone(), other.clone(), positions, cos_sin, WIDTH),
-        *rotary_embedding(x.clone(), other.clone(), positions, cos_sin, WIDTH, False),
+        *rotary_embedding(x, other, positions, cos_sin, WIDTH),
+        *rotary_embedding(x, other, positions, cos_sin, WIDTH, False),
+        *qk_norm_rope(*heads, weight, weight.float(), 1e-5, positions, cos_sin, WIDTH),
+        *qk_norm_rope(*heads, weight.float(), weight, 1e-5, positions, cos_sin, WIDTH, False),
     ]
 
 

@@ -102,6 +102,9 @@ def test_ops_say_what_they_write() -> None:
     opcheck(kernels.silu_and_mul.default, (x,))
     arguments = (x, x.clone(), positions, table, 16, True)
     opcheck(kernels.rotary_embedding.default, arguments)
+    heads = x[:, None]
+    arguments = (heads, heads.clone(), weight, weight.clone(), 1e-5, positions, table, 16, True)
+    opcheck(kernels.qk_norm_rope.default, arguments)
 
 
 def test_a_fake_is_needed_for_every_kernel() -> None:

@@ -13,6 +13,7 @@ from ir_core import testing
 COMPILED_OPS = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding")
 CONFORMING_OPS = (
     *COMPILED_OPS,
+    "qk_norm_rope",
     "linear",
     "linear_w4a16",
     "linear_w8a16",

@@ -85,6 +85,28 @@ def test_rotary_embedding_names_the_table(registry: ir.Registry) -> None:
     )
 
 
+def test_qk_norm_rope_names_the_weight_and_the_table(registry: ir.Registry) -> None:
+    x, weight = torch.randn(2, 3, 8), torch.ones(8)
+    positions, table = torch.zeros(2, dtype=torch.int64), torch.ones(4, 8)
+
+    def refused(key: Tensor, weights: tuple[Tensor, Tensor], table: Tensor) -> str | None:
+        return rejection(
+            registry, "qk_norm_rope", x.half(), key, *weights, 1e-6, positions, table, 8
+        )
+
+    assert refused(x.half(), (weight.half(), weight), table) is None
+    assert refused(x, (weight, weight), table) == (
+        "needs one dtype for both; x has float16, x_key float32"
+    )
+    for weights in ((weight.bfloat16(), weight), (weight, weight.bfloat16())):
+        assert refused(x.half(), weights, table) == (
+            "needs a weight of x's dtype or float32; x has float16, weight bfloat16"
+        )
+    assert refused(x.half(), (weight, weight), table.half()) == (
+        "needs a float32 `cos_sin_cache`, not float16"
+    )
+
+
 def packed(registry: ir.Registry, name: str, *arguments: Any) -> tuple[Any, ...]:
     """A call's arguments with its weights in layout `panel16`."""
     op = registry[name]

@@ -1,5 +1,5 @@
-// The torch ops of namespace `ir_kernels_c`, on the LibTorch stable ABI. This file checks
-// arguments and splits rows over threads; what is computed stands in the .inc files.
+// The torch ops of namespace `ir_kernels_c`, on the LibTorch stable ABI: those over rows. This file
+// checks arguments and shares rows out among threads; what is computed stands in the .inc files.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
@@ -10,6 +10,7 @@
 
 #include "isa_select.h"
 #include "kernels.h"
+#include "share_rows.h"
 #include "tensor_rows.h"
 
 namespace ir_kernels {
@@ -18,17 +19,6 @@ namespace {
 // Elements below which a second thread costs more than it saves.
 constexpr int64_t kNormGrain = 32768;
 constexpr int64_t kSiluGrain = 8192;
-constexpr int64_t kRotaryGrain = 16384;
-
-template <class Args>
-void run(void (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t rows,
-         int64_t row_size, int64_t grain) {
-  const int64_t rows_per_task = std::max<int64_t>(1, grain / std::max<int64_t>(1, row_size));
-  if (rows <= rows_per_task) return kernel(args, 0, rows);
-  torch::stable::parallel_for(0, rows, rows_per_task, [&](int64_t begin, int64_t end) {
-    kernel(args, begin, end);
-  });
-}
 
 int64_t last_size(const Tensor& tensor) { return tensor.size(tensor.dim() - 1); }
 
@@ -83,7 +73,7 @@ Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, double eps
   Tensor out = empty_rows(x, args.hidden);
   args.x = rows_of(source);
   args.out = {out.data_ptr(), 1, args.hidden, 0};
-  run(kernels().rms_norm, args, num_rows(x), args.hidden, kNormGrain);
+  share_rows(kernels().rms_norm, args, num_rows(x), args.hidden, kNormGrain);
   return out;
 }
 
@@ -98,7 +88,7 @@ void fused_add_rms_norm(const Tensor& x, const Tensor& residual,
     with_writable_rows(residual, "residual", [&](const Tensor& residual_rows) {
       args.x = rows_of(x_rows);
       args.residual = rows_of(residual_rows);
-      run(kernels().fused_add_rms_norm, args, num_rows(x), args.hidden, kNormGrain);
+      share_rows(kernels().fused_add_rms_norm, args, num_rows(x), args.hidden, kNormGrain);
     });
   });
 }
@@ -113,67 +103,8 @@ Tensor silu_and_mul(const Tensor& x) {
   Tensor out = empty_rows(x, args.size);
   args.x = rows_of(source);
   args.out = {out.data_ptr(), 1, args.size, 0};
-  run(kernels().silu_and_mul, args, num_rows(x), args.size, kSiluGrain);
+  share_rows(kernels().silu_and_mul, args, num_rows(x), args.size, kSiluGrain);
   return out;
-}
-
-void check_heads(const Tensor& x, int64_t head_size, const char* name) {
-  STD_TORCH_CHECK(head_size > 0, "`head_size` must be positive, not ", head_size);
-  const bool fits = x.dim() == 2 ? last_size(x) % head_size == 0 : last_size(x) == head_size;
-  STD_TORCH_CHECK((x.dim() == 2 || x.dim() == 3) && fits, "`", name,
-                  "` must be [T, heads * ", head_size, "] or [T, heads, ", head_size, "]");
-}
-
-Heads heads_of(const Tensor& x, int64_t head_size) {
-  const Rows rows = rows_of(x);
-  if (x.dim() == 2) return {rows.data, last_size(x) / head_size, rows.outer_stride, head_size};
-  return {rows.data, x.size(1), rows.outer_stride, rows.inner_stride};
-}
-
-// A position outside the table would be read from wild memory.
-void check_positions(const Tensor& positions, int64_t num_tokens, int64_t max_position) {
-  STD_TORCH_CHECK(positions.is_cpu() && positions.dim() == 1 && positions.size(0) == num_tokens &&
-                      positions.scalar_type() == torch::headeronly::ScalarType::Long,
-                  "`positions` must be a CPU vector of ", num_tokens, " int64");
-  const int64_t* data = static_cast<const int64_t*>(positions.data_ptr());
-  const int64_t stride = positions.stride(0);
-  for (int64_t i = 0; i < num_tokens; ++i) {
-    const int64_t position = data[i * stride];
-    STD_TORCH_CHECK(0 <= position && position < max_position, "`positions[", i, "]` is ", position,
-                    ", but `cos_sin_cache` has ", max_position, " rows");
-  }
-}
-
-void rotary_embedding(const Tensor& query, const Tensor& key, const Tensor& positions,
-                      const Tensor& cos_sin_cache, int64_t head_size, bool is_neox) {
-  RotaryArgs args{};
-  args.dtype = checked_dtype(query, "query");
-  check_heads(query, head_size, "query");
-  check_heads(key, head_size, "key");
-  const int64_t num_tokens = query.size(0);
-  STD_TORCH_CHECK(checked_dtype(key, "key") == args.dtype && key.size(0) == num_tokens,
-                  "`query` and `key` must have the same dtype and as many tokens");
-  STD_TORCH_CHECK(
-      checked_dtype(cos_sin_cache, "cos_sin_cache") == Dtype::f32 && cos_sin_cache.dim() == 2,
-      "`cos_sin_cache` must be a float32 matrix");
-  const Tensor table = dense(cos_sin_cache);
-  const int64_t rotated = cos_sin_cache.size(1);
-  STD_TORCH_CHECK(rotated % 2 == 0 && rotated <= head_size, "`cos_sin_cache` has ", rotated,
-                  " columns: not an even number of at most `head_size` ", head_size);
-  check_positions(positions, num_tokens, cos_sin_cache.size(0));
-  args.half = rotated / 2;
-  args.is_neox = is_neox;
-  args.cos_sin = static_cast<const float*>(table.data_ptr());
-  args.positions = static_cast<const int64_t*>(positions.data_ptr());
-  args.position_stride = positions.stride(0);
-  with_writable_rows(query, "query", [&](const Tensor& query_rows) {
-    with_writable_rows(key, "key", [&](const Tensor& key_rows) {
-      args.query = heads_of(query_rows, head_size);
-      args.key = heads_of(key_rows, head_size);
-      const int64_t heads = args.query.num_heads + args.key.num_heads;
-      run(kernels().rotary_embedding, args, num_tokens, heads * rotated, kRotaryGrain);
-    });
-  });
 }
 
 std::string isa() { return kernels().isa; }
@@ -191,9 +122,6 @@ STABLE_TORCH_LIBRARY(ir_kernels_c, m) {
       "fused_add_rms_norm(Tensor(a!) x, Tensor(b!) residual, Tensor? weight, float epsilon, "
       "int? variance_size=None) -> ()");
   m.def("silu_and_mul(Tensor x) -> Tensor");
-  m.def(
-      "rotary_embedding(Tensor(a!) query, Tensor(b!) key, Tensor positions, "
-      "Tensor cos_sin_cache, int head_size, bool is_neox) -> ()");
   m.def("isa() -> str");
   m.def("isas() -> str");
   m.def("set_isa(str name) -> ()");
@@ -203,7 +131,6 @@ STABLE_TORCH_LIBRARY_IMPL(ir_kernels_c, CPU, m) {
   m.impl("rms_norm", TORCH_BOX(&ir_kernels::rms_norm));
   m.impl("fused_add_rms_norm", TORCH_BOX(&ir_kernels::fused_add_rms_norm));
   m.impl("silu_and_mul", TORCH_BOX(&ir_kernels::silu_and_mul));
-  m.impl("rotary_embedding", TORCH_BOX(&ir_kernels::rotary_embedding));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(ir_kernels_c, CompositeExplicitAutograd, m) {

@@ -227,8 +227,9 @@ void attend(const KernelTable& table, const AttentionArgs& args, Caller& kept) {
   plan.place_partials(reinterpret_cast<float*>(scratch + all_scratch), args.head_size);
   share_out(plan.num_shares(), num_threads, scratch, scratch_bytes,
             [&](int64_t share, char* memory) {
-    for (int64_t i = plan.shares[share]; i < plan.shares[share + 1]; ++i)
-      table.attention_piece(args, plan.pieces[i], memory);
+    const AttentionPiece* const end = plan.pieces.data() + plan.shares[share + 1];
+    for (const AttentionPiece* at = plan.pieces.data() + plan.shares[share]; at < end; ++at)
+      table.attention_piece(args, *at, at + 1 < end ? at + 1 : nullptr, memory);
   });
   for (const AttentionJoin& join : plan.joins)
     table.attention_merge(args, plan.pieces[join.first_piece], join.num_pieces, scratch);

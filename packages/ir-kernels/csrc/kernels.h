@@ -46,16 +46,35 @@ struct Heads {
   int64_t head_stride;
 };
 
+// Heads that are read, and where what becomes of them goes, dense.
+struct TurnedHeads {
+  Heads from;
+  void* out;
+};
+
 // Rows are tokens. Positions have been checked against the cache by the caller.
 struct RotaryArgs {
   Dtype dtype;
-  Heads query;
-  Heads key;
+  TurnedHeads query;
+  TurnedHeads key;
   const int64_t* positions;
   int64_t position_stride;
   const float* cos_sin;  // [max_position, 2 * half]: cosines, then sines
   int64_t half;
+  int64_t head_size;
   bool is_neox;
+};
+
+struct HeadWeight {
+  Dtype dtype;       // the heads' or float32
+  const void* data;  // [head_size]
+};
+
+struct QkNormRopeArgs {
+  RotaryArgs rotary;
+  HeadWeight query_weight;
+  HeadWeight key_weight;
+  float epsilon;
 };
 
 // Rows of logits; everything else has an element for each row. A block is a multiple of 64 logits;
@@ -111,7 +130,7 @@ struct AttentionPiece {
   float* partial;
 };
 
-// What an ISA needs to know and tells before work is divided.
+// What an ISA tells before work is divided.
 struct AttentionLimits {
   int64_t most_rows;      // of a piece
   int64_t few_rows;       // up to so many a piece costs what its keys' memory costs
@@ -202,12 +221,15 @@ struct KernelTable {
   void (*fused_add_rms_norm)(const NormArgs&, int64_t begin, int64_t end);
   void (*silu_and_mul)(const SiluArgs&, int64_t begin, int64_t end);
   void (*rotary_embedding)(const RotaryArgs&, int64_t begin, int64_t end);
+  void (*qk_norm_rope)(const QkNormRopeArgs&, int64_t begin, int64_t end);
   void (*embedding)(const EmbeddingArgs&, int64_t begin, int64_t end);
   void (*linear)(const LinearArgs&, Range panels, Range tokens, void* memory);
   void (*sample_tokens)(const SampleArgs&, int64_t begin, int64_t end);
   void (*attention_write)(const AttentionArgs&, int64_t begin, int64_t end);  // rows are tokens
   AttentionLimits (*attention_limits)(const AttentionArgs&);
-  void (*attention_piece)(const AttentionArgs&, const AttentionPiece&, void* scratch);
+  // `next` is what this thread does after, or null.
+  void (*attention_piece)(const AttentionArgs&, const AttentionPiece&, const AttentionPiece* next,
+                          void* scratch);
   // Finishes what num_parts pieces left in `partial`, one behind the other.
   void (*attention_merge)(const AttentionArgs&, const AttentionPiece&, int64_t num_parts,
                           void* scratch);

@@ -16,6 +16,7 @@ SHIPPED = (
     "linear_w4a16",
     "linear_w8a16",
     "paged_attention",
+    "qk_norm_rope",
     "reduce_scatter",
     "rms_norm",
     "rotary_embedding",

@@ -1,7 +1,7 @@
 import numpy as np
 
 from serve_shim.sampling.params import SamplingParams
-from serve_shim.sampling.rules import LogitRules, needs_rules
+from serve_shim.sampling.rules import LogitRules
 
 
 def apply(params: SamplingParams, prompt: list[int], outputs: list[int]) -> list[float]:
@@ -58,12 +58,19 @@ def test_penalties_hold_for_more_tokens_than_the_first_arrays_have_room_for() ->
     assert (row[200:] == 0.0).all()
 
 
-def test_rules_are_needed_only_where_a_parameter_edits_logits() -> None:
-    assert not needs_rules(SamplingParams(temperature=0.5, top_k=3))
+def test_rules_are_over_once_nothing_more_is_edited() -> None:
+    assert LogitRules(SamplingParams(temperature=0.5, top_k=3), (3,)).are_over
     for params in (
-        SamplingParams(min_tokens=1),
         SamplingParams(logit_bias={1: 1.0}),
         SamplingParams(presence_penalty=0.1),
         SamplingParams(repetition_penalty=1.1),
     ):
-        assert needs_rules(params)
+        rules = LogitRules(params, (3,))
+        rules.see_output((1, 2))
+        assert not rules.are_over
+    shortest = SamplingParams(min_tokens=2)
+    assert LogitRules(shortest, ()).are_over
+    rules = LogitRules(shortest, (3,))
+    for is_over in (False, False, True):
+        assert rules.are_over is is_over
+        rules.see_output((1,))

@@ -16,7 +16,7 @@ def assign(table: SamplingTable, slot: int, params: SamplingParams, outputs: lis
 def test_slot_keeps_nothing_of_its_previous_owner() -> None:
     used, fresh = SamplingTable(2), SamplingTable(2)
     assign(used, 1, BUSY, [2, 3])
-    assert used.gather([1]).has_rules
+    assert used.gather([1]).edited is not None
     for table in (used, fresh):
         assign(table, 1, SamplingParams(temperature=0.0), [])
     slots = [1]
@@ -37,10 +37,12 @@ def test_gathered_parameters_are_those_of_the_slots_in_their_order() -> None:
     assert batch.min_p.tolist() == pytest.approx([0.0, 0.1])
     assert batch.num_logprobs == [NO_LOGPROBS, 3]
     assert batch.key.tolist() == [9, 9]
-    assert batch.has_rules
+    assert batch.edited is not None
+    assert (batch.edited.rows, batch.edited.slots) == ([1], [1])
+    assert batch.edited.params.top_k.tolist() == [5]
     greedy = table.gather([0])
     assert greedy.temperature.tolist() == [0.0]
-    assert (greedy.num_logprobs, greedy.has_rules) == (None, False)
+    assert (greedy.num_logprobs, greedy.edited) == (None, None)
 
 
 def test_gathered_parameters_are_kept_until_a_slot_changes() -> None:
@@ -63,6 +65,18 @@ def test_outputs_from_before_a_preemption_count_like_observed_ones() -> None:
     steady.rules[0].apply(rows[1])
     assert rows[0].tolist() == rows[1].tolist()
     assert rows[0][4] == -2.0
+
+
+def test_rules_end_with_the_minimum_that_they_watch_over() -> None:
+    table = SamplingTable(2)
+    params = SamplingParams(temperature=0.0, min_tokens=2)
+    table.assign(0, params, key=9, stop_ids=(5,), prompt_ids=(1,), output_ids=())
+    table.assign(1, params, key=9, stop_ids=(), prompt_ids=(1,), output_ids=())
+    for is_edited in (True, True, False):
+        edited = table.gather([1, 0]).edited
+        assert (edited is not None and edited.slots == [0]) is is_edited
+        table.observe(0, 3)
+    assert table.rules == {}
 
 
 def test_observed_tokens_reach_only_their_own_slot() -> None:

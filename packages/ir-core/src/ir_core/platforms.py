@@ -20,7 +20,13 @@ _CPU_PRODUCTS: Mapping[str, Sequence[str]] = {
     ),
     "sample_tokens": ("vllm_c", "native"),
 }
-_KERNEL_OPS = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding")
+_KERNEL_OPS = (
+    "rms_norm",
+    "fused_add_rms_norm",
+    "silu_and_mul",
+    "rotary_embedding",
+    "qk_norm_rope",
+)
 
 
 class Platform:
@@ -76,19 +82,10 @@ def builtin_platform() -> Platform:
         return BuiltinPlatform("cuda", _norms_and_activations("vllm_c", "native"))
     if torch.xpu.is_available():
         return BuiltinPlatform("xpu", _norms_and_activations("xpu_kernels", "native"))
-    return BuiltinPlatform(
-        "cpu",
-        {
-            **_norms_and_activations("vllm_c", "native"),
-            **_CPU_PRODUCTS,
-        },
-        {
-            # Measured with AVX-512: the C++ norms beat Inductor's fused native ones at every size.
-            "rms_norm": ("vllm_c", "native"),
-            "fused_add_rms_norm": ("vllm_c", "native"),
-            **_CPU_PRODUCTS,
-        },
-    )
+    cpu = {**_norms_and_activations("vllm_c", "native"), **_CPU_PRODUCTS}
+    # The same when compiled: the C++ kernels are no slower than Inductor's loops, need no compiler
+    # at start, and give the numbers of eager mode.
+    return BuiltinPlatform("cpu", cpu, cpu)
 
 
 def _norms_and_activations(*providers: str) -> Mapping[str, Sequence[str]]:

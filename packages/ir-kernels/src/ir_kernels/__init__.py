@@ -12,6 +12,7 @@ from ir_kernels import (
     linear_w4a16,
     linear_w8a16,
     paged_attention,
+    qk_norm_rope,
     rms_norm,
     rotary_embedding,
     sample_tokens,
@@ -29,6 +30,7 @@ def register(registry: ir.Registry | None = None) -> None:
     fused_add_rms_norm.register(ops["fused_add_rms_norm"])
     silu_and_mul.register(ops["silu_and_mul"])
     rotary_embedding.register(ops["rotary_embedding"])
+    qk_norm_rope.register(ops["qk_norm_rope"])
     linear.register(ops["linear"])
     linear_w4a16.register(ops["linear_w4a16"])
     linear_w8a16.register(ops["linear_w8a16"])

@@ -20,6 +20,33 @@ def silu_and_mul(x: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
 
 
+def rotary_embedding(
+    query: Tensor,
+    key: Tensor,
+    positions: Tensor,
+    cos_sin_cache: Tensor,
+    head_size: int,
+    is_neox: bool,
+) -> tuple[Tensor, Tensor]:
+    """Contiguous tensors like `query` and `key`."""
+    return query.new_empty(query.shape), key.new_empty(key.shape)
+
+
+def qk_norm_rope(
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor,
+    key_weight: Tensor,
+    epsilon: float,
+    positions: Tensor,
+    cos_sin_cache: Tensor,
+    head_size: int,
+    is_neox: bool,
+) -> tuple[Tensor, Tensor]:
+    """As `rotary_embedding`."""
+    return rotary_embedding(query, key, positions, cos_sin_cache, head_size, is_neox)
+
+
 def sample_tokens(
     x: Tensor,
     temperature: Tensor,
@@ -78,7 +105,8 @@ FAKES: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "rms_norm": rms_norm,
         "fused_add_rms_norm": nothing,
         "silu_and_mul": silu_and_mul,
-        "rotary_embedding": nothing,
+        "rotary_embedding": rotary_embedding,
+        "qk_norm_rope": qk_norm_rope,
         "paged_attention": nothing,
         "sample_tokens": sample_tokens,
         "linear_panels": linear_panels,

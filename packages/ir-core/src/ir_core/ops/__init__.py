@@ -13,6 +13,7 @@ from ir_core.ops.collectives import all_gather, all_reduce, reduce_scatter
 from ir_core.ops.embedding import embedding, embedding_w8a16
 from ir_core.ops.linear import linear
 from ir_core.ops.paged_attention import paged_attention
+from ir_core.ops.qk_norm_rope import qk_norm_rope
 from ir_core.ops.quantized_linear import linear_w4a16, linear_w8a16
 from ir_core.ops.rms_norm import fused_add_rms_norm, rms_norm
 from ir_core.ops.rotary_embedding import rotary_embedding
@@ -29,6 +30,7 @@ __all__ = [
     "linear_w4a16",
     "linear_w8a16",
     "paged_attention",
+    "qk_norm_rope",
     "reduce_scatter",
     "rms_norm",
     "rotary_embedding",

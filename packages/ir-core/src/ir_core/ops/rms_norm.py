@@ -64,13 +64,13 @@ def fused_add_rms_norm(
     epsilon: float,
     variance_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`x + x_residual`, and its `rms_norm`: (normalised, sum), both of `x`'s shape and dtype.
+    """`x + x_residual` and its `rms_norm`: (normalised, sum), contiguous, of `x`'s shape and dtype.
 
     The sum is formed in float32 and rounded once to `x`'s dtype; that value is the second output
     and the norm's input, so the op equals an add followed by `rms_norm` bit for bit.
     """
     wide = _accumulation_dtype(x)
-    residual = (x.to(wide) + x_residual.to(wide)).to(x.dtype)
+    residual = (x.to(wide) + x_residual.to(wide)).to(x.dtype).contiguous()
     return _normalise(residual, x.dtype, weight, epsilon, variance_size), residual
 
 

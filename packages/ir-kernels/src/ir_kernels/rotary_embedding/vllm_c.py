@@ -1,4 +1,4 @@
-"""`rotary_embedding` in C++, in place: csrc/rotary.inc."""
+"""`rotary_embedding` in C++: csrc/rotary.inc."""
 
 from torch import Tensor
 
@@ -13,7 +13,6 @@ def register(op: IrOp) -> None:
         "vllm_c",
         supported=library.availability,
         supports_args=supports_args,
-        inplace=True,
         batch_invariant=True,
     )(rotary_embedding)
 
@@ -43,6 +42,7 @@ def rotary_embedding(
     head_size: int,
     is_neox: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Rotates heads where they lie; a position outside the table is a RuntimeError."""
-    kernels.rotary_embedding.default(x_query, x_key, positions, cos_sin_cache, head_size, is_neox)
-    return x_query, x_key
+    """Reads heads where they lie; a position outside the table is a RuntimeError."""
+    return kernels.rotary_embedding.default(
+        x_query, x_key, positions, cos_sin_cache, head_size, is_neox
+    )

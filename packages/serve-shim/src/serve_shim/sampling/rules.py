@@ -24,6 +24,12 @@ class LogitRules:
         self._num_outputs = 0
         self._penalties = _penalties(params)
 
+    @property
+    def are_over(self) -> bool:
+        """Whether nothing is edited any more, whatever follows."""
+        masks = bool(self._stop_ids.size) and self._num_outputs < self._min_tokens
+        return not (masks or self._bias_ids.size or self._penalties is not None)
+
     def see_prompt(self, token_ids: Iterable[int]) -> None:
         """Take note of the prompt, which only the repetition penalty looks at."""
         if self._penalties is not None and self._penalties.repetition != 1.0:
@@ -43,11 +49,6 @@ class LogitRules:
             row_V[self._stop_ids] = -np.inf
         if self._penalties is not None:
             self._penalties.apply(row_V)
-
-
-def needs_rules(params: SamplingParams) -> bool:
-    """Whether these parameters edit logits at all."""
-    return params.logit_bias is not None or params.min_tokens > 0 or _penalties(params) is not None
 
 
 class _SeenTokens:

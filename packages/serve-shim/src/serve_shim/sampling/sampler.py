@@ -7,7 +7,7 @@ import torch
 import ir_core as ir
 from serve_shim.engine.output import TokenLogprobs
 from serve_shim.sampling.logprobs import token_logprobs
-from serve_shim.sampling.table import NO_LOGPROBS, SamplingTable
+from serve_shim.sampling.table import NO_LOGPROBS, BatchParams, EditedRows, SamplingTable
 
 
 class Sampled(NamedTuple):
@@ -34,24 +34,38 @@ class Sampler:
         of the N rows, `positions` [N] int64 those that the tokens will take.
         """
         params = self._table.gather(slots)
-        token_ids: list[int] = ir.ops.sample_tokens(
-            self._edited(logits_NV, slots) if params.has_rules else logits_NV,
-            params.temperature,
-            params.min_p,
-            params.top_k,
-            params.top_p,
-            params.key,
-            positions,
-        ).tolist()
+        token_ids = _choose(logits_NV, params, positions)
+        if params.edited is not None:
+            self._choose_edited(token_ids, logits_NV, params.edited, positions)
         if params.num_logprobs is None:
             return Sampled(token_ids, None)
         return Sampled(token_ids, _logprobs(logits_NV, token_ids, params.num_logprobs))
 
-    def _edited(self, logits_NV: torch.Tensor, slots: list[int]) -> torch.Tensor:
-        """A float32 copy of the logits after the rules of these slots."""
-        edited_NV = logits_NV.to(torch.float32, copy=True)
-        self._table.edit(edited_NV.numpy(), slots)
-        return edited_NV
+    def _choose_edited(
+        self,
+        token_ids: list[int],
+        logits_NV: torch.Tensor,
+        edited: EditedRows,
+        positions: torch.Tensor,
+    ) -> None:
+        """Choose again, in place, for the rows that have rules, from float32 copies."""
+        logits_MV = logits_NV[edited.rows].float()
+        self._table.edit(logits_MV.numpy(), edited.slots)
+        chosen = _choose(logits_MV, edited.params, positions[edited.rows])
+        for row, token_id in zip(edited.rows, chosen, strict=True):
+            token_ids[row] = token_id
+
+
+def _choose(logits_NV: torch.Tensor, params: BatchParams, positions: torch.Tensor) -> list[int]:
+    return ir.ops.sample_tokens(
+        logits_NV,
+        params.temperature,
+        params.min_p,
+        params.top_k,
+        params.top_p,
+        params.key,
+        positions,
+    ).tolist()
 
 
 def _logprobs(

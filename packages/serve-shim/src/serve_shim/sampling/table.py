@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from serve_shim.sampling.params import SamplingParams
-from serve_shim.sampling.rules import LogitRules, needs_rules
+from serve_shim.sampling.rules import LogitRules
 
 NO_LOGPROBS = -1
 """The value of `num_logprobs` for a slot whose request asked for none."""
@@ -24,6 +24,8 @@ class BatchParams(NamedTuple):
     """The parameters of N slots; tensors as the op `sample_tokens` takes them.
 
     `num_logprobs` is None where no slot wants any, else `NO_LOGPROBS` for those that do not.
+    `edited` is None where no slot has logit rules, else the rows that have some, their slots, and
+    the parameters of these alone.
     """
 
     temperature: torch.Tensor
@@ -32,7 +34,15 @@ class BatchParams(NamedTuple):
     top_p: torch.Tensor
     key: torch.Tensor
     num_logprobs: list[int] | None
-    has_rules: bool
+    edited: "EditedRows | None"
+
+
+class EditedRows(NamedTuple):
+    """The rows of a batch whose logits are edited before the choice."""
+
+    rows: list[int]
+    slots: list[int]
+    params: BatchParams
 
 
 class SamplingTable:
@@ -84,10 +94,22 @@ class SamplingTable:
     def observe(self, slot: int, token_id: int) -> None:
         """Take note of the token that a step chose for this slot."""
         rules = self.rules.get(slot)
-        if rules is not None:
-            rules.see_output((token_id,))
+        if rules is None:
+            return
+        rules.see_output((token_id,))
+        if rules.are_over:
+            del self.rules[slot]
+            self._known = None
 
     def _gather(self, slots: list[int]) -> BatchParams:
+        rows = [row for row, slot in enumerate(slots) if slot in self.rules]
+        params = self._gather_plain(slots)
+        if not rows:
+            return params
+        edited = [slots[row] for row in rows]
+        return params._replace(edited=EditedRows(rows, edited, self._gather_plain(edited)))
+
+    def _gather_plain(self, slots: list[int]) -> BatchParams:
         num_logprobs = self.num_logprobs[slots]
         return BatchParams(
             temperature=torch.from_numpy(self.temperature[slots]),
@@ -96,7 +118,7 @@ class SamplingTable:
             top_p=torch.from_numpy(self.top_p[slots]),
             key=torch.from_numpy(self.key[slots]),
             num_logprobs=num_logprobs.tolist() if (num_logprobs != NO_LOGPROBS).any() else None,
-            has_rules=not self.rules.keys().isdisjoint(slots),
+            edited=None,
         )
 
     def _assign_rules(
@@ -108,9 +130,8 @@ class SamplingTable:
         output_ids: Sequence[int],
     ) -> None:
         self.rules.pop(slot, None)
-        if not needs_rules(params):
-            return
         rules = LogitRules(params, stop_ids)
         rules.see_prompt(prompt_ids)
         rules.see_output(output_ids)
-        self.rules[slot] = rules
+        if not rules.are_over:
+            self.rules[slot] = rules

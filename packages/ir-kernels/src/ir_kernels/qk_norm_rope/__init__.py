@@ -1,0 +1,9 @@
+"""Kernels of `qk_norm_rope`, one file per provider."""
+
+from ir_core import IrOp
+from ir_kernels.qk_norm_rope import vllm_c
+
+
+def register(op: IrOp) -> None:
+    """Register every provider of this folder."""
+    vllm_c.register(op)
