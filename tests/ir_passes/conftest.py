@@ -5,14 +5,10 @@ from dataclasses import dataclass
 import pytest
 from torch import Tensor
 
-from ir_core import IrOp, Platform, Registry
+from ir_core import IrOp, Registry
 from ir_passes.dialect import Dialect
 
-
-class NoPreference(Platform):
-    """A platform without defaults."""
-
-    name = "test"
+from .kernel_toy import Kernels, NoPreference, make_kernels
 
 
 @dataclass(frozen=True)
@@ -55,3 +51,8 @@ def toy() -> Toy:
         """Writes nothing."""
 
     return Toy(Dialect(registry), scale, halves, merge, store)
+
+
+@pytest.fixture
+def kernels() -> Kernels:
+    return make_kernels()

@@ -6,6 +6,7 @@ from ir_core import PluginError
 from ir_passes.config import PassConfig
 from ir_passes.default_pipeline import PASSES, build_pipeline, unserved_options
 from ir_passes.errors import PipelineError
+from ir_passes.pipeline import Entry
 from ir_passes.plugins import Addition
 from ir_passes.report import Effect
 
@@ -16,15 +17,16 @@ NAMES = tuple(each.name for each in PASSES)
 
 def test_default_is_the_shipped_passes_in_order() -> None:
     pipeline = build_pipeline(PassConfig())
-    assert pipeline.names == NAMES == ("eliminate_noops", "fuse_add_rms_norm")
+    assert pipeline.names == NAMES == ("eliminate_noops", "fuse_qk_norm_rope", "fuse_add_rms_norm")
     assert all(entry.is_enabled and not entry.is_wanted for entry in pipeline)
     assert pipeline.conflicts() == ()
 
 
 def test_fields_disable_order_and_limit_by_name() -> None:
-    assert str(build_pipeline(PassConfig(disable=("eliminate_noops",)))) == "fuse_add_rms_norm"
+    fusions = "fuse_qk_norm_rope → fuse_add_rms_norm"
+    assert str(build_pipeline(PassConfig(disable=("eliminate_noops",)))) == fusions
     assert str(build_pipeline(PassConfig(limit=1))) == "eliminate_noops"
-    order = ("fuse_add_rms_norm", "eliminate_noops")
+    order = ("fuse_add_rms_norm", "eliminate_noops", "fuse_qk_norm_rope")
     assert build_pipeline(PassConfig(order=order)).names == order
 
 
@@ -36,7 +38,7 @@ def test_unknown_pass_is_an_error_with_a_suggestion(field: str) -> None:
 
 
 def test_disable_beats_enable() -> None:
-    config = PassConfig(enable=NAMES, disable=NAMES[:1])
+    config = PassConfig(enable=NAMES, disable=NAMES[:2])
     assert str(build_pipeline(config)) == "fuse_add_rms_norm"
 
 
@@ -48,6 +50,20 @@ def test_option_turns_its_pass_on_and_off() -> None:
     assert (on.is_wanted, on.requested_by) == (True, "pass_config.enable_sp")
     refused = build_pipeline(PassConfig(enable_sp=False), passes=passes).entries[0]
     assert refused.reason == "pass_config.enable_sp is off"
+
+
+def test_option_of_a_default_pass_turns_it_off_or_asks_for_it() -> None:
+    def entry(value: bool | None) -> Entry:
+        config = PassConfig(enable_qk_norm_rope_fusion=value)
+        return next(each for each in build_pipeline(config) if each.name == "fuse_qk_norm_rope")
+
+    unasked, asked, refused = entry(None), entry(True), entry(False)
+    assert (unasked.is_enabled, unasked.is_wanted) == (True, False)
+    assert (asked.is_enabled, asked.is_wanted) == (True, True)
+    assert (refused.is_enabled, refused.reason) == (
+        False,
+        "pass_config.enable_qk_norm_rope_fusion is off",
+    )
 
 
 def test_option_that_no_pass_serves_is_named() -> None:
@@ -63,10 +79,10 @@ def test_plugin_pass_has_its_place_its_origin_and_its_switch() -> None:
         Addition(named("shy"), is_enabled=False, origin="toy"),
     )
     pipeline = build_pipeline(PassConfig(), additions)
-    assert pipeline.names == ("eliminate_noops", "double_to_sum", "fuse_add_rms_norm", "shy")
-    assert str(pipeline) == "eliminate_noops → double_to_sum → fuse_add_rms_norm"
-    assert pipeline.entries[1].requested_by == "toy"
-    shy = build_pipeline(PassConfig(enable=("shy",)), additions).entries[3]
+    assert pipeline.names == (*NAMES[:-1], "double_to_sum", "fuse_add_rms_norm", "shy")
+    assert str(pipeline).endswith(" → double_to_sum → fuse_add_rms_norm")
+    assert pipeline.entries[2].requested_by == "toy"
+    shy = build_pipeline(PassConfig(enable=("shy",)), additions).entries[4]
     assert (shy.is_enabled, shy.is_wanted) == (True, True)
 
 

@@ -14,6 +14,7 @@ from ir_passes.config import DynamicShapesType
 from ir_passes.default_pipeline import PASSES
 from ir_passes.errors import TraceError
 from ir_passes.pipeline import Pipeline
+from ir_passes.printer import print_graph
 from ir_passes.runner import RunOptions, run_pipeline
 from ir_passes.tracing.model_trace import trace_model
 from ir_passes.tracing.whole_graph import Route, WholeGraph
@@ -21,7 +22,7 @@ from ir_passes.tracing.whole_graph import Route, WholeGraph
 from .graphs import calls, check_golden, node_calling
 
 _HEADS, _SIZE, _HIDDEN = 2, 4, 8
-_DIMS = {"ids": 0, "step.slots": 0}
+DIMS = {"ids": 0, "step.slots": 0}
 
 
 class Step(NamedTuple):
@@ -72,7 +73,7 @@ class Model(nn.Module):
         return ir.ops.rms_norm(x + residual, self.norm, 1e-6)
 
 
-def _arguments(tokens: int) -> tuple[Tensor, Step]:
+def arguments(tokens: int) -> tuple[Tensor, Step]:
     ids = torch.arange(tokens) % 16
     counts = torch.tensor([0, tokens], dtype=torch.int32)
     table = torch.arange(4, dtype=torch.int32)[None]
@@ -90,18 +91,18 @@ def _run(whole: WholeGraph, model: Model, ids: Tensor, step: Step) -> Tensor:
 @pytest.mark.parametrize("shapes", DynamicShapesType)
 def test_one_trace_serves_every_token_count(shapes: DynamicShapesType) -> None:
     model = Model()
-    whole = trace_model(model, _arguments(6), dynamic_dims=_DIMS, shapes=shapes)
+    whole = trace_model(model, arguments(6), dynamic_dims=DIMS, shapes=shapes)
     assert (whole.route, whole.num_donations) == (Route.MAKE_FX, 2)
     run_pipeline(Pipeline.of(*PASSES), whole.module, PassContext(), RunOptions(verify_each=True))
     for tokens in (1, 2, 6, 13):
-        ids, step = _arguments(tokens)
+        ids, step = arguments(tokens)
         got = _run(whole, model, ids, step)
         with torch.no_grad():
             torch.testing.assert_close(got, model(ids, step))
 
 
 def test_text_of_a_model_before_and_after_the_passes() -> None:
-    whole = trace_model(Model(1), _arguments(6), dynamic_dims=_DIMS)
+    whole = trace_model(Model(1), arguments(6), dynamic_dims=DIMS)
     check_golden("model_before", whole.module)
     report = run_pipeline(Pipeline.of(*PASSES), whole.module, PassContext())
     check_golden("model_after", whole.module)
@@ -111,13 +112,13 @@ def test_text_of_a_model_before_and_after_the_passes() -> None:
 def test_text_is_the_same_in_backed_modes() -> None:
     shapes = (DynamicShapesType.BACKED, DynamicShapesType.BACKED_SIZE_OBLIVIOUS)
     for kind in shapes:
-        whole = trace_model(Model(1), _arguments(6), dynamic_dims=_DIMS, shapes=kind)
+        whole = trace_model(Model(1), arguments(6), dynamic_dims=DIMS, shapes=kind)
         run_pipeline(Pipeline.of(*PASSES), whole.module, PassContext())
         check_golden("model_after_backed", whole.module)
 
 
 def test_unbacked_trace_assumes_nothing_but_one_count() -> None:
-    whole = trace_model(Model(1), _arguments(6), dynamic_dims=_DIMS)
+    whole = trace_model(Model(1), arguments(6), dynamic_dims=DIMS)
     assert [each.expression for each in whole.guards] == ["Eq(u1, u0)"]
 
 
@@ -143,14 +144,14 @@ def test_unbacked_trace_refuses_a_branch_on_the_count() -> None:
 
 def test_trace_runs_nothing_and_marks_no_tensor_of_the_caller() -> None:
     model = Model(1)
-    ids, step = _arguments(6)
-    trace_model(model, (ids, step), dynamic_dims=_DIMS)
+    ids, step = arguments(6)
+    trace_model(model, (ids, step), dynamic_dims=DIMS)
     assert not any(each.any() for name, each in model.state_dict().items() if "cache" in name)
     assert not hasattr(ids, "_dynamo_unbacked_indices")
 
 
 def test_inputs_know_where_they_come_from() -> None:
-    whole = trace_model(Model(1), _arguments(6), dynamic_dims=_DIMS)
+    whole = trace_model(Model(1), arguments(6), dynamic_dims=DIMS)
     paths = {each.path: each.is_state for each in whole.inputs}
     assert paths["self.layers.0.norm"] is True
     assert paths["self.layers.0.cache"] is True
@@ -161,7 +162,7 @@ def test_inputs_know_where_they_come_from() -> None:
 def test_weight_that_requires_grad_is_an_argument_like_any_other() -> None:
     model = Model(1)
     assert model.norm.requires_grad
-    assert trace_model(model, _arguments(6), dynamic_dims=_DIMS).num_donations == 1
+    assert trace_model(model, arguments(6), dynamic_dims=DIMS).num_donations == 1
 
 
 def test_donated_parameter_is_named_by_its_path() -> None:
@@ -193,3 +194,15 @@ def test_omitted_and_explicit_defaults_are_one_call(model: Callable[..., Any]) -
     whole = trace_model(model, (torch.randn(6, 8),))
     assert calls(whole.module) == ["rms_norm"]
     assert node_calling(whole.module, "rms_norm").args[1:] == (None, 1e-5)
+
+
+@pytest.mark.parametrize("shapes", DynamicShapesType)
+def test_a_later_trace_takes_no_dim_for_dynamic_because_its_size_is_another_one(
+    shapes: DynamicShapesType,
+) -> None:
+    def model(x: Tensor) -> Tensor:
+        return x * 2
+
+    for tokens in (6, 3, 1):
+        whole = trace_model(model, (torch.randn(tokens, 8),), shapes=shapes)
+        assert f"x: f32[{tokens}, 8]" in print_graph(whole.module.graph)

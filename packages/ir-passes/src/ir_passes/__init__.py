@@ -9,14 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ir_passes.backends.base import Backend, BackendContext, GraphForm
     from ir_passes.base import MatchRow, Pass, PassContext, PassResult, SizeRange
+    from ir_passes.compiling.compile import compile  # noqa: A004
+    from ir_passes.compiling.compiled_model import CompiledModel
+    from ir_passes.compiling.report import CompileReport, format_compile_report
+    from ir_passes.compiling.support import support_compile
     from ir_passes.default_pipeline import build_pipeline
     from ir_passes.dialect import Dialect
     from ir_passes.errors import (
+        BackendError,
+        CompileError,
+        LoweringError,
         PassError,
         PassesError,
         PatternError,
         PipelineError,
+        SplitError,
         TraceError,
         VerificationError,
     )
@@ -37,11 +46,16 @@ _MODULES = {
     "base": ("MatchRow", "Pass", "PassContext", "PassResult", "SizeRange"),
     "tracing.model_trace": ("trace_model",),
     "tracing.whole_graph": ("WholeGraph", "trace_graph"),
+    "backends.base": ("Backend", "BackendContext", "GraphForm"),
+    "compiling.compile": ("compile",),
+    "compiling.compiled_model": ("CompiledModel",),
+    "compiling.report": ("CompileReport", "format_compile_report"),
+    "compiling.support": ("support_compile",),
     "default_pipeline": ("build_pipeline",),
     "dialect": ("Dialect",),
     "errors": (
         *("TraceError", "PassError", "PassesError", "PatternError", "PipelineError"),
-        "VerificationError",
+        *("BackendError", "CompileError", "LoweringError", "SplitError", "VerificationError"),
     ),
     "matching.fusion": ("Fusion",),
     "matching.matcher": ("Match",),
@@ -58,8 +72,16 @@ _OWNERS = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "Addition",
+    "Backend",
+    "BackendContext",
+    "BackendError",
+    "CompileError",
+    "CompileReport",
+    "CompiledModel",
     "Dialect",
     "Fusion",
+    "GraphForm",
+    "LoweringError",
     "Match",
     "MatchRow",
     "Pass",
@@ -75,16 +97,20 @@ __all__ = [
     "Rewrite",
     "RunOptions",
     "SizeRange",
+    "SplitError",
     "TraceError",
     "VerificationError",
     "WholeGraph",
     "build_pipeline",
     "call",
+    "compile",
+    "format_compile_report",
     "format_matches",
     "format_report",
     "free",
     "print_graph",
     "run_pipeline",
+    "support_compile",
     "trace_graph",
     "trace_model",
     "verify",

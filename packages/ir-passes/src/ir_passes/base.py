@@ -23,6 +23,9 @@ class SizeRange:
     def __str__(self) -> str:
         return f"{self.first}..{'' if self.last is None else self.last}"
 
+    def __contains__(self, num_tokens: int) -> bool:
+        return self.first <= num_tokens and (self.last is None or num_tokens <= self.last)
+
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
@@ -79,11 +82,13 @@ class Pass(ABC):
         name: unique in a pipeline; the module's name, verb_object.
         option: the field of `PassConfig` that turns it on and off; None for one that is on unless
             it is disabled by name.
+        is_default: whether a pass with an option runs where that is neither on nor off.
         is_idempotent: running it again at once changes nothing.
     """
 
     name: ClassVar[str]
     option: ClassVar[str | None] = None
+    is_default: ClassVar[bool] = False
     is_idempotent: ClassVar[bool] = True
 
     @abstractmethod

@@ -137,9 +137,9 @@ class DynamicShapesConfig(ConfigModel):
     type: DynamicShapesType = DynamicShapesType.UNBACKED
     """Representation of the token count: backed, unbacked or backed_size_oblivious."""
     evaluate_guards: bool = False
-    """Evaluate every dropped guard on each served size before the server is ready."""
-    guards: GuardPolicy = GuardPolicy.FAIL
-    """What a violated guard leads to: fail, rebuild or warn."""
+    """Make a dropped guard an error that cannot be evaluated for every served size beforehand."""
+    guards: GuardPolicy = GuardPolicy.REBUILD
+    """What a size that breaks a guard leads to: rebuild (its own program), fail or warn."""
 
 
 class PassConfig(ConfigModel):
@@ -151,6 +151,8 @@ class PassConfig(ConfigModel):
     """Fuse an activation with the quantisation that follows it."""
     fuse_allreduce_rms: bool | None = None
     """Fuse all_reduce, residual add and norm."""
+    enable_qk_norm_rope_fusion: bool | None = None
+    """Fuse the norms of query and key heads with their rotation; on unless it is false."""
     enable_sp: bool | None = None
     """Sequence parallelism: shard norms and residuals over the ranks."""
     sp_min_token_num: PositiveNumber | None = None

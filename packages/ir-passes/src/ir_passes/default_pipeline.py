@@ -12,9 +12,11 @@ from ir_passes.pipeline import Entry, Pipeline
 from ir_passes.plugins import Addition
 from ir_passes.transforms.eliminate_noops import EliminateNoops
 from ir_passes.transforms.fuse_add_rms_norm import FuseAddRmsNorm
+from ir_passes.transforms.fuse_qk_norm_rope import FuseQkNormRope
 
 PASSES: tuple[Pass, ...] = (
     EliminateNoops(),
+    FuseQkNormRope(),
     FuseAddRmsNorm(),
 )
 """Wider fusions come before those whose pattern is a part of theirs."""
@@ -70,5 +72,7 @@ def _apply_option(pipeline: Pipeline, entry: Entry, config: PassConfig) -> Pipel
     value: object = getattr(config, option)
     if value is True:
         return pipeline.enable(entry.name, f"pass_config.{option}")
+    if value is None and entry.step.is_default:
+        return pipeline
     reason = f"pass_config.{option} is {'off' if value is False else 'not on'}"
     return pipeline.disable([entry.name], reason)

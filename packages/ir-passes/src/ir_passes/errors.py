@@ -5,7 +5,12 @@ PassesError
 ├── PassError           a pass that failed, or that did not do what it reported
 ├── VerificationError   a graph that is not in the dialect; lists everything that is wrong
 ├── PatternError        a pattern or a replacement that no graph could ever fit
-└── TraceError          a model that cannot be turned into a functional graph
+├── TraceError          a model that cannot be turned into a functional graph
+├── LoweringError       an IR op that cannot become an implementation, or a broken contract
+├── SplitError          a graph that cannot be cut at its splitting ops
+├── BackendError        a compiler of pieces that is not there, or that failed on a piece
+├── CompileError        a model, sizes or arguments that the compiled program cannot serve
+└── CaptureError        a program that cannot be captured as a graph, or a replay on other memory
 
 Misused donations are `ir_core.DonationError` and broken plug-ins `ir_core.PluginError`, as in eager
 mode.
@@ -34,3 +39,23 @@ class PatternError(PassesError):
 
 class TraceError(PassesError):
     """A model cannot be turned into a functional graph of ATen and IR ops."""
+
+
+class LoweringError(PassesError):
+    """An IR op has no implementation that fits; names the op, the provider and the line."""
+
+
+class SplitError(PassesError):
+    """A graph cannot be cut into pieces; names the value that cannot cross."""
+
+
+class BackendError(PassesError):
+    """A backend is unknown or failed; names it and the piece."""
+
+
+class CompileError(PassesError):
+    """A model cannot be compiled for the sizes asked for, or is called beyond them."""
+
+
+class CaptureError(PassesError):
+    """A program cannot be captured for a size, or an input of its graph moved; names which."""

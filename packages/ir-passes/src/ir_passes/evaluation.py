@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
-from torch.fx import Node
+from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from ir_passes.metadata import fake_of, storages_of
@@ -40,6 +40,16 @@ def evaluate_again(node: Node, mode: FakeTensorMode | None) -> Any:
     """Fake value of a node from its arguments, without a trace in the shapes' guards."""
     with _no_guards(mode):
         return evaluate(node.target, node.args, node.kwargs, mode)  # type: ignore[arg-type]
+
+
+def refresh_fakes(graph: Graph, mode: FakeTensorMode | None) -> None:
+    """Make all fake values of a graph anew from its inputs: which memory is whose is then exact.
+
+    A node that made a symbol of its own keeps its value.
+    """
+    for node in graph.nodes:
+        if node.op == "call_function" and "unbacked_bindings" not in node.meta:
+            node.meta["val"] = evaluate_again(node, mode)
 
 
 def refresh_views(node: Node, stale: frozenset[int], mode: FakeTensorMode | None) -> None:

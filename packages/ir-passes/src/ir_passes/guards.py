@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+import sympy
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx import Graph, Node
@@ -21,11 +23,13 @@ class ShapeGuard:
         expression: what must hold, in torch's symbols.
         location: the line of source that asked, as torch knows it.
         cause: the step that added it: "trace", or a pass's name.
+        formula: the same as an expression over symbols; None where there is none.
     """
 
     expression: str
     location: str
     cause: str
+    formula: Any = field(default=None, compare=False, repr=False)
 
 
 def num_guards(mode: FakeTensorMode | None) -> int:
@@ -40,7 +44,8 @@ def guards_since(mode: FakeTensorMode | None, count: int, cause: str) -> tuple[S
     if environment is None:
         return ()
     return tuple(
-        ShapeGuard(str(guard.expr), str(guard.sloc), cause) for guard in environment.guards[count:]
+        ShapeGuard(str(guard.expr), str(guard.sloc), cause, guard.expr)
+        for guard in environment.guards[count:]
     )
 
 
@@ -57,8 +62,23 @@ def deferred_guards(
     checks = graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default)
     asserts = (each for group in environment.deferred_runtime_asserts.values() for each in group)
     return tuple(
-        ShapeGuard(str(each.expr), _checked_at(str(each.expr), checks), cause) for each in asserts
+        ShapeGuard(str(each.expr), _checked_at(str(each.expr), checks), cause, each.expr)
+        for each in asserts
     )
+
+
+def bounds_of(mode: FakeTensorMode, symbols: Iterable[sympy.Symbol]) -> tuple[ShapeGuard, ...]:
+    """What torch took for granted about symbols: the least and the greatest value of each."""
+    environment = _environment(mode)
+    found: list[ShapeGuard] = []
+    for symbol in sorted(symbols, key=str) if environment is not None else ():
+        known = environment.var_to_range.get(symbol)  # type: ignore[union-attr]
+        if known is None:
+            continue
+        for formula in (symbol >= known.lower, symbol <= known.upper):
+            if formula not in (sympy.true, sympy.false):
+                found.append(ShapeGuard(str(formula), UNKNOWN_LINE, "range of the symbol", formula))
+    return tuple(found)
 
 
 def _checked_at(expression: str, checks: Sequence[Node]) -> str:

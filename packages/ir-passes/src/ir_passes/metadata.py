@@ -5,14 +5,15 @@ No question here adds a guard: what is not known from the shapes alone counts as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch import SymBool, SymFloat, SymInt, Tensor
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.fx import Graph, Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import free_symbols, statically_known_true
 
 
 def fake_of(node: Node) -> Any:
@@ -39,6 +40,17 @@ def storages_in(value: Any) -> frozenset[int]:
 def storages_of(node: Node) -> frozenset[int]:
     """Identities of the storages that a node's value lies in."""
     return storages_in(fake_of(node))
+
+
+def symbols_in(values: Iterable[Any]) -> frozenset[sympy.Symbol]:
+    """The symbols in the sizes, strides and numbers of some values."""
+    found: set[sympy.Symbol] = set()
+    for value in values:
+        if isinstance(value, SymInt):
+            found |= free_symbols(value)
+        for tensor in tensors_in(value):
+            found |= free_symbols(tensor)
+    return frozenset(found)
 
 
 def fake_mode_of(graph: Graph) -> FakeTensorMode | None:

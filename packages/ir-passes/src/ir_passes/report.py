@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from ir_passes.base import MatchRow, PassResult
 from ir_passes.guards import ShapeGuard
+from ir_passes.table import align
 
 _NOTHING = PassResult(0)
 
@@ -80,7 +81,7 @@ def format_report(report: PipelineReport) -> str:
         title = f"{each.name}({each.options})" if each.options else each.name
         numbers = (str(each.result.changed), str(len(each.near_misses)))
         rows.append((title, each.requested_by, effect, *numbers))
-    return "\n".join([*_align(rows), *(f"warning: {each}" for each in report.warnings)])
+    return "\n".join([*align(rows), *(f"warning: {each}" for each in report.warnings)])
 
 
 def format_matches(reports: Iterable[PassReport]) -> str:
@@ -89,12 +90,4 @@ def format_matches(reports: Iterable[PassReport]) -> str:
     for report in reports:
         for row in report.result.matches:
             rows.append((report.name, row.node, row.line, row.reason or "changed"))
-    return "\n".join(_align(rows)) if len(rows) > 1 else "No pass looked at anything."
-
-
-def _align(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    return "\n".join(align(rows)) if len(rows) > 1 else "No pass looked at anything."

@@ -60,13 +60,13 @@ def mark_dynamic_dims(
     sizes: dict[str, tuple[int, str]] = {}
     dims: list[DynamicDim] = []
     for path, given in dynamic_dims.items():
-        tensor = _tensor_at(arguments, path).detach()
-        for dim, label in _labels(given).items():
+        tensor = tensor_at(arguments, path).detach()
+        for dim, label in labels_of(given).items():
             _check(path, tensor, dim, label, sizes)
             _mark(tensor, dim, label, kind)
             dims.append(DynamicDim(path, dim, label))
         name, *rest = path.split(".")
-        arguments[name] = _replaced(arguments[name], rest, tensor)
+        arguments[name] = replaced(arguments[name], rest, tensor)
     bound.arguments.update(arguments)
     return Call(bound.args, bound.kwargs, tuple(dims))
 
@@ -79,7 +79,8 @@ def shapes_mode(kind: DynamicShapesType) -> Generator[None]:
         yield
 
 
-def _labels(given: int | Sequence[int] | Mapping[int, str]) -> Mapping[int, str]:
+def labels_of(given: int | Sequence[int] | Mapping[int, str]) -> Mapping[int, str]:
+    """The label of each dim of one path."""
     if isinstance(given, Mapping):
         return given
     return dict.fromkeys((given,) if isinstance(given, int) else given, TOKENS)
@@ -109,10 +110,11 @@ def _mark(tensor: Tensor, dim: int, label: str, kind: DynamicShapesType) -> None
         decorators.mark_dynamic(tensor, dim)
 
 
-def _tensor_at(arguments: Mapping[str, Any], path: str) -> Tensor:
+def tensor_at(arguments: Mapping[str, Any], path: str) -> Tensor:
+    """The tensor at a path; TraceError if there is none."""
     value: Any = arguments
     for part in path.split("."):
-        known = dict(_parts(value))
+        known = dict(parts_of(value))
         if part not in known:
             raise TraceError(f"`dynamic_dims` names `{path}`; {suggest(part, known)}")
         value = known[part]
@@ -121,7 +123,8 @@ def _tensor_at(arguments: Mapping[str, Any], path: str) -> Tensor:
     return value
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def parts_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """Names and values of a container's elements; nothing for any other value."""
     if isinstance(value, Mapping):
         yield from ((str(key), each) for key, each in value.items())
     elif isinstance(value, tuple | list):
@@ -129,12 +132,12 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from zip(map(str, names), value, strict=True)
 
 
-def _replaced(value: Any, path: Sequence[str], tensor: Tensor) -> Any:
+def replaced(value: Any, path: Sequence[str], tensor: Tensor) -> Any:
     """A copy of a nest of containers with the tensor in one place."""
     if not path:
         return tensor
-    parts = dict(_parts(value))
-    parts[path[0]] = _replaced(parts[path[0]], path[1:], tensor)
+    parts = dict(parts_of(value))
+    parts[path[0]] = replaced(parts[path[0]], path[1:], tensor)
     if isinstance(value, Mapping):
         return dict(zip(value, parts.values(), strict=True))
     if hasattr(value, "_fields"):

@@ -38,7 +38,7 @@ class GraphInput:
             return cls(placeholder.name)
         name = str(source.name)
         is_argument = source.guard_source.name == "LOCAL" and "__closure__" not in name
-        return cls(_readable(name), name, not is_argument)
+        return cls(readable_path(name), name, not is_argument)
 
 
 def label_inputs(graph: Graph, inputs: tuple[GraphInput, ...]) -> None:
@@ -48,6 +48,7 @@ def label_inputs(graph: Graph, inputs: tuple[GraphInput, ...]) -> None:
         node.meta[INPUT_PATH] = each.path
 
 
-def _readable(name: str) -> str:
+def readable_path(name: str) -> str:
+    """The path of a source as Dynamo spells it: `step.slots` of `L['step'].slots`."""
     name = _CONTAINERS.sub("", _ROOT.sub(r"\1", name))
     return _KEY.sub(lambda found: f".{found[1] or found[2]}", name)

@@ -1,0 +1,1 @@
+"""Compilers of pieces: Inductor by default, two that only interpret, and those of plug-ins."""

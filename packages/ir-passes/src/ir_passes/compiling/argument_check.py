@@ -1,0 +1,130 @@
+"""Whether the arguments of a call are of the kind that a model was compiled for.
+
+A graph holds the example's numbers and texts as constants, and its tensors' dtypes, devices and
+fixed sizes: another argument would not be an error in it, but a wrong result.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import SymInt, Tensor
+
+from ir_passes.errors import CompileError
+from ir_passes.metadata import fake_of
+from ir_passes.tracing.dynamic_dims import parts_of
+from ir_passes.tracing.model_trace import ModelTrace
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """A tensor: None stands for a size or stride that may be any."""
+
+    dtype: torch.dtype
+    device: torch.device
+    shape: tuple[int | None, ...]
+    strides: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, fake: Tensor) -> _Expected:
+        return cls(fake.dtype, fake.device, _fixed(fake.shape), _fixed(fake.stride()))
+
+    def problem(self, tensor: Tensor) -> str | None:
+        if tensor.dtype is not self.dtype:
+            return f"{tensor.dtype}, not {self.dtype}"
+        if tensor.device != self.device:
+            return f"on {tensor.device}, not on {self.device}"
+        if not _fits(self.shape, tensor.shape):
+            return f"of shape {tuple(tensor.shape)}, not {_spell(self.shape)}"
+        moving = [size != 1 for size in tensor.shape]
+        if not _fits(self.strides, tensor.stride(), moving):
+            return f"of strides {tensor.stride()}, not {_spell(self.strides)}"
+        return None
+
+
+class ArgumentCheck:
+    """The arguments of one traced call, by path, and what later ones must have in common."""
+
+    def __init__(self, trace: ModelTrace, signature: inspect.Signature) -> None:
+        self._signature = signature
+        fakes = _fakes_by_path(trace)
+        self._tensors: dict[str, _Expected] = {}
+        self._constants: dict[str, Any] = {}
+        for path, value in _leaves(self._named(trace.args, trace.kwargs)):
+            if not isinstance(value, Tensor):
+                self._constants[path] = value
+            elif path in fakes:
+                self._tensors[path] = _Expected.of(fakes[path])
+
+    def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise CompileError, naming the argument, unless a call is like the traced one."""
+        found = dict(_leaves(self._named(args, kwargs)))
+        for path, expected in self._tensors.items():
+            value = found.get(path)
+            if not isinstance(value, Tensor):
+                raise _wrong(path, f"a {type(value).__name__}, not a tensor")
+            problem = expected.problem(value)
+            if problem is not None:
+                raise _wrong(path, problem)
+            if value.requires_grad and torch.is_grad_enabled():
+                raise CompileError(f"Argument `{path}` requires grad while grad mode is on.")
+        for path, expected in self._constants.items():
+            if path not in found or not _is_same(found[path], expected):
+                raise _wrong(path, f"{found.get(path)!r}, not {expected!r}")
+
+    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+
+def _fakes_by_path(trace: ModelTrace) -> Mapping[str, Tensor]:
+    placeholders = trace.whole.module.graph.find_nodes(op="placeholder")
+    return {
+        each.path: fake_of(node)
+        for each, node in zip(trace.whole.inputs, placeholders, strict=True)
+        if isinstance(fake_of(node), Tensor)
+    }
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    parts = list(parts_of(value))
+    if not parts:
+        yield path, value
+    for name, each in parts:
+        yield from _leaves(each, f"{path}.{name}" if path else name)
+
+
+def _fixed(sizes: Sequence[Any]) -> tuple[int | None, ...]:
+    return tuple(None if isinstance(each, SymInt) else int(each) for each in sizes)
+
+
+def _fits(
+    expected: Sequence[int | None], sizes: Sequence[int], counts: Sequence[bool] | None = None
+) -> bool:
+    counts = counts or [True] * len(sizes)
+    return len(expected) == len(sizes) and all(
+        want is None or want == size or not matters
+        for want, size, matters in zip(expected, sizes, counts, strict=True)
+    )
+
+
+def _spell(sizes: Sequence[int | None]) -> str:
+    return f"({', '.join('any' if each is None else str(each) for each in sizes)})"
+
+
+def _is_same(value: Any, expected: Any) -> bool:
+    if type(expected) in (bool, int, float, str, type(None)):
+        return type(value) is type(expected) and value == expected
+    return value is expected
+
+
+def _wrong(path: str, problem: str) -> CompileError:
+    return CompileError(
+        f"Argument `{path}` is {problem}; the model was compiled for the latter. Compile it again "
+        "for other arguments."
+    )

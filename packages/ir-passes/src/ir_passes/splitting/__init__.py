@@ -1,0 +1,1 @@
+"""From one functional graph to pieces between its splitting ops; equal pieces are found."""
