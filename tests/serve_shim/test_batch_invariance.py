@@ -28,7 +28,13 @@ def batch_invariant() -> Iterator[None]:
 
 
 def load(directory: Path, dtype: str, chunk: int) -> LLM:
-    return LLM(str(directory), dtype=dtype, max_num_seqs=5, max_num_batched_tokens=chunk)
+    return LLM(
+        str(directory),
+        dtype=dtype,
+        max_num_seqs=5,
+        max_num_batched_tokens=chunk,
+        optimization_level=0,
+    )
 
 
 def numbers(result: RequestResult) -> Sequence[object]:

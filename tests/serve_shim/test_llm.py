@@ -20,8 +20,8 @@ TEMPLATE = (
     "{% for m in messages %}{{ m['role'][0] }}{{ m['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}A{% endif %}"
 )
-SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 32}
-"""Bounds that keep the warm-up short."""
+SMALL: dict[str, Any] = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "optimization_level": 0}
+"""What keeps a start short; compiled models are compared in `test_llm_compiled.py`."""
 
 PROMPTS = [[3, 9, 27], [81, 14, 5, 5, 60], [7], [*range(30, 50)]]
 

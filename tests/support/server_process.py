@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import psutil
 
-READY_TIMEOUT_S = 90.0
+READY_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
 REFERENCE = Path(__file__).parents[1] / "data" / "smollm2_greedy.json"
 

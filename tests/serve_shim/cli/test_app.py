@@ -11,7 +11,7 @@ from serve_shim.cli.app import build_app
 from serve_shim.cli.collect_env import gather_facts
 from serve_shim.errors import SettingsError
 from serve_shim.settings import Settings
-from serve_shim.settings.schema import settings_schema, walk
+from serve_shim.settings.schema import settings_schema, usual_path, walk
 
 Captured = pytest.CaptureFixture[str]
 
@@ -30,7 +30,7 @@ def test_help_names_every_flag_and_its_variable(capsys: Captured):
     text = " ".join(help_of(capsys, "--help").replace("│", " ").split())
     for node in walk(settings_schema(Settings)):
         if node.flag:
-            name = node.path[-1]
+            (name,) = usual_path(node)
             assert f"--{name.replace('_', '-')}" in text
             assert f"SERVE_SHIM_{name.upper()}]" in text
             assert all(spelling in text for spelling in node.flag.names)

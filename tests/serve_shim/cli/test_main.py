@@ -48,7 +48,7 @@ import sys
 from serve_shim.__main__ import main
 sys.argv = ["serve-shim", "--ir-op-priority.rms_nrm=native"]
 code = main()
-heavy = {"ray", "fastapi", "uvicorn", "tokenizers", "serve_shim.engine", "serve_shim.server",
+heavy = {"ray", "fastapi", "uvicorn", "tokenizers", "serve_shim.engine.core", "serve_shim.server",
          "torch._dynamo", "torch._inductor"} & set(sys.modules)
 print(code, sorted(heavy))
 """
@@ -57,6 +57,24 @@ print(code, sorted(heavy))
     )
     assert done.stdout == "2 []\n"
     assert "did you mean `rms_norm`" in done.stderr
+
+
+def test_a_misspelt_pass_is_refused_before_the_rest_is_imported():
+    code = """
+import sys
+from serve_shim.__main__ import main
+sys.argv = ["serve-shim", "--disable-pass=eliminate_nops"]
+code = main()
+heavy = {"ray", "uvicorn", "tokenizers", "serve_shim.engine.core", "serve_shim.server",
+         "torch._dynamo.convert_frame", "torch._inductor.compile_fx"} & set(sys.modules)
+print(code, sorted(heavy))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "2 []\n"
+    assert "`--disable-pass`: No pass `eliminate_nops`" in done.stderr
+    assert "did you mean `eliminate_noops`" in done.stderr
 
 
 def test_torch_is_not_imported_before_the_settings_are_right():

@@ -57,6 +57,13 @@ def test_a_wrong_priority_never_reaches_the_server(server: FakeServer, argv: lis
     assert server.ran == []
 
 
+@pytest.mark.parametrize("argv", [["--dry-run"], ["--enforce-eager"], []])
+def test_an_unknown_pass_never_reaches_the_server(server: FakeServer, argv: list[str]):
+    with pytest.raises(SettingsError, match="`--disable-pass`: No pass `fuse_norms`"):
+        serve(["--disable-pass=fuse_norms", *argv], {})
+    assert server.ran == []
+
+
 def test_print_config_prints_and_does_not_serve(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ):

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ByteSize
 from tiny_checkpoints import make_model
 
+from ir_passes.config import CompilationConfig
 from serve_shim.engine.build import build_engine
 from serve_shim.engine.stats_sink import NullSink, StepStats
 from serve_shim.engine.status import Phase, StartupStatus
@@ -30,10 +31,15 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def small(directory: Path, **settings: object) -> Settings:
+def small(directory: Path, level: int = 0, **settings: object) -> Settings:
     """Settings whose warm-up is short."""
     bounds = SchedulerConfig(max_num_seqs=4, max_queue=1)
-    return Settings(model=str(directory), scheduler=bounds, **settings)  # pyright: ignore[reportArgumentType]
+    return Settings(
+        model=str(directory),
+        scheduler=bounds,
+        optimization_level=level,
+        **settings,  # pyright: ignore[reportArgumentType]
+    )
 
 
 async def serve_one(settings: Settings, status: StartupStatus, sink: Steps) -> list[int]:
@@ -63,6 +69,25 @@ def test_engine_is_built_warm_and_serves(directory: Path, caplog: pytest.LogCapt
     assert "KV cache size: 320 tokens" in caplog.text
     assert "Maximum concurrency for 128 tokens per request: 2.50x" in caplog.text
     assert "init engine (load model, create kv cache, warm up) took" in caplog.text
+
+
+def test_engine_is_compiled_and_compared_before_it_is_warm(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    status, eager = StartupStatus(), StartupStatus()
+    config = CompilationConfig(backend="eager")
+    compiled = small(directory, 2, compilation_config=config)
+    tokens = asyncio.run(asyncio.wait_for(serve_one(compiled, status, Steps()), 60))
+    assert tokens == asyncio.run(serve_one(small(directory), eager, Steps()))
+    assert list(status.report()) == [Phase.INIT, Phase.LOAD, Phase.COMPILE, Phase.WARMUP]
+    assert "Compiled and eager outputs differ by" in caplog.text
+
+
+def test_model_that_cannot_be_compiled_says_why_and_what_to_do(directory: Path) -> None:
+    settings = small(directory, 2, compilation_config=CompilationConfig(backend="inducter"))
+    with pytest.raises(ModelLoadError, match=r"`inducter`(?s:.)*--enforce-eager"):
+        build_engine(settings, StartupStatus())
 
 
 def test_context_is_cut_to_the_cache_unless_it_was_asked_for(

@@ -127,3 +127,48 @@ def test_step_of_one_token_each_may_be_part_of_a_prompt() -> None:
     step = buffers.fill(plan, table)
     assert (step.input_ids.tolist(), step.positions.tolist()) == ([11], [1])
     assert step.ends.tolist() == step.attention.seq_lens.tolist() == [2]
+
+
+def test_cells_beyond_a_step_are_padding_whatever_came_before() -> None:
+    buffers, table = make()
+    one = running(table, [10, 11, 12, 13, 14], 4, [7, 2])
+    two = running(table, [20, 21, 22, 23], 2, [5])
+    three = running(table, [30, 31, 32, 33, 34, 35], 2, [9, 3])
+
+    def check(*parts: tuple[Sequence, int]) -> None:
+        plan = StepPlan()
+        for sequence, length in parts:
+            plan.add(sequence, length)
+        rows, tokens = len(plan.sequences), plan.num_tokens
+        buffers.fill(plan, table)
+        whole = buffers.whole
+        assert not whole.input_ids[tokens:].any()
+        assert not whole.positions[tokens:].any()
+        assert (whole.attention.slot_mapping[tokens:] == -1).all()
+        assert not whole.attention.seq_lens[rows:].any()
+        assert (whole.attention.query_start_loc[rows:] == tokens).all()
+
+    check((one, 1), (two, 2), (three, 4))
+    check((two, 1))
+    check((one, 1), (two, 1), (three, 1))
+    check((one, 1), (two, 1))
+    check((three, 4))
+    check((one, 1), (three, 4))
+    check((one, 1), (two, 1))
+    check((one, 1))
+
+
+def test_memory_before_the_first_step_is_padding() -> None:
+    whole = make()[0].whole
+    for each in (whole.input_ids, whole.positions, *whole.attention[:3]):
+        assert not each.any()
+    assert (whole.attention.slot_mapping == -1).all()
+
+
+def test_steps_are_the_first_part_of_the_static_memory() -> None:
+    buffers, table = make()
+    plan = StepPlan()
+    plan.add(running(table, [10, 11, 12], 0, [0]), 2)
+    step, whole = buffers.fill(plan, table), buffers.whole
+    for one, other in zip(step[:2] + step.attention, whole[:2] + whole.attention, strict=True):
+        assert one.data_ptr() == other.data_ptr()

@@ -12,6 +12,7 @@ from serve_shim.errors import EngineDeadError, OverloadedError, TemplateError
 from serve_shim.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
+    from ir_passes import CompileReport
     from serve_shim.models.model_config import ModelConfig
     from serve_shim.tokenization.tokenizer import Tokenizer
 
@@ -84,6 +85,7 @@ class FakeEngine:
         self.config = cast("ModelConfig", None)
         self.max_model_len = max_model_len
         self.sampling_defaults: dict[str, float | int] = {}
+        self.compile_report: CompileReport | None = None
         self.capacity = capacity
         self.step_s = step_s
         self.sink = sink or NullSink()

@@ -26,6 +26,7 @@ COUNTERS = [
     "admission_rejections",
     "event_loop_cpu_seconds",
     "minor_page_faults",
+    "compile_after_ready",
 ]
 GAUGES = [
     "num_requests_running",

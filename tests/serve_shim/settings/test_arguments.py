@@ -60,6 +60,11 @@ def read(*argv: str) -> list[tuple[str, object, str]]:
         ),
         (["-cc.compile_sizes=1, 2"], "compilation_config.compile_sizes", ["1", "2"]),
         (["-cc.compile_sizes=[1,2]"], "compilation_config.compile_sizes", [1, 2]),
+        (["--disable-pass=a, b"], "compilation_config.pass_config.disable", ["a", "b"]),
+        (['--disable_pass=["a"]'], "compilation_config.pass_config.disable", ["a"]),
+        (["--pass-limit", "3"], "compilation_config.pass_config.limit", "3"),
+        (["--verify-each-pass"], "compilation_config.pass_config.verify_each", "true"),
+        (["--no-verify-each-pass"], "compilation_config.pass_config.verify_each", "false"),
         (["--", "--port"], "model", "--port"),
         (["a/model"], "model", "a/model"),
     ],
@@ -89,6 +94,30 @@ def test_spellings_of_a_priority_give_one_list(argv: list[str]):
     [(path, value, source)] = read(*argv)
     assert (path, value) == ("kernel_config.ir_op_priority.rms_norm", ["a", "b"])
     assert source == argv[0].split("=")[0]
+
+
+def test_a_repeatable_flag_adds_to_what_it_gave_before():
+    argv = ["--disable-pass=a,b", "--port=1", "--disable_pass", "c", '--disable-pass=["d"]']
+    path = "compilation_config.pass_config.disable"
+    assert read(*argv) == [
+        ("port", "1", "--port"),
+        (path, ["a", "b", "c", "d"], "--disable-pass"),
+    ]
+
+
+def test_a_repeatable_flag_adds_to_no_other_spelling():
+    path = "compilation_config.pass_config.disable"
+    dotted = "-cc.pass_config.disable=a"
+    assert [v for p, v, _ in read(dotted, dotted, "--disable-pass=b") if p == path] == [
+        ["a"],
+        ["a"],
+        ["b"],
+    ]
+
+
+def test_a_repeatable_flag_that_is_wrong_keeps_what_it_gave_before():
+    given = from_arguments(ROOT, ["--disable-pass=a", "--disable-pass="]).given
+    assert [type(item) for item in given] == [Given, WrongSettingError]
 
 
 def test_order_of_appearance_is_kept():

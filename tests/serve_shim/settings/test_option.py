@@ -17,7 +17,16 @@ def test_every_option_is_known_to_the_reader():
 def test_options_are_named_once():
     names = option_names(ROOT)
     assert len(names) == len(set(names))
-    assert {"-tp", "--tp", "-cc", "-O", "--port", "--max-num-seqs", "--config"} <= set(names)
+    assert {
+        "-tp",
+        "--tp",
+        "-cc",
+        "-O",
+        "--port",
+        "--max-num-seqs",
+        "--config",
+        "--disable-pass",
+    } <= set(names)
 
 
 def test_a_suggestion_is_given_only_when_one_is_near():

@@ -27,7 +27,9 @@ def test_text_shows_every_value_with_its_source():
     assert "seed: 7 # `SERVE_SHIM_SEED`" in squeezed
     assert 'rms_norm: ["a", "b"] # `--ir-op-priority.rms-norm`' in squeezed
     assert '# host: "127.0.0.1" # default' in squeezed
-    assert any(line.startswith("# backend:") and "compilation is off" in line for line in squeezed)
+    assert '# backend: "inductor" # default' in squeezed
+    (ranks,) = [line for line in squeezed if line.startswith("# tensor_parallel_size: 1 # ")]
+    assert "not available yet" in ranks
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,7 @@ def test_text_shows_every_value_with_its_source():
         ([a for a in ARGV if "api-key" not in a], ENVIRON),
         (["--uds=/tmp/socket"], {}),
         (["--host=::1", "-cc.mode=null", "--enforce-eager", "-O0"], {}),
+        (["--disable-pass=a", "--disable-pass=b", "--pass-limit=3", "-O1"], {}),
         ([], {}),
     ],
 )

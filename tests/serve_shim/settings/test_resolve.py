@@ -117,10 +117,7 @@ def test_scalars_below_an_open_mapping_are_json():
         " -cc.inductor_compile_config.c=word -cc.inductor_compile_config.d=null"
         " -cc.inductor_compile_config.e=[1] -cc.inductor_compile_config.f=007"
     )
-    argv = shlex.split(line)
-    with pytest.raises(SettingsError, match="not available yet"):
-        resolve(argv)
-    config = CompilationConfig.model_validate(_compilation_tree(argv))
+    config = resolve(shlex.split(line)).settings.compilation_config
     assert dict(config.inductor_compile_config) == {
         "a": True,
         "b": 1.5,
@@ -131,14 +128,27 @@ def test_scalars_below_an_open_mapping_are_json():
     }
 
 
-def _compilation_tree(argv: list[str]) -> dict[str, object]:
-    from serve_shim.settings.arguments import from_arguments
-    from serve_shim.settings.schema import settings_schema
-    from serve_shim.settings.source import Given
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--disable-pass=a,b --pass-limit=2 --verify-each-pass",
+        "--disable-pass a --disable-pass=b --pass-limit 2 --verify-each-pass=true",
+        "-cc.pass_config.disable=a,b -cc.pass_config.limit=2 -cc.pass_config.verify_each",
+    ],
+)
+def test_flags_of_passes_are_the_settings_of_the_compile_stack(line: str):
+    config = resolve(shlex.split(line)).settings.compilation_config.pass_config
+    assert (config.disable, config.limit, config.verify_each) == (("a", "b"), 2, True)
 
-    given = from_arguments(settings_schema(Settings), argv).given
-    entries = {item.path[-1]: item.value for item in given if isinstance(item, Given)}
-    return {"inductor_compile_config": entries}
+
+def test_variables_of_passes_are_weaker_than_flags():
+    environ = {"SERVE_SHIM_DISABLE_PASS": "a,b", "SERVE_SHIM_PASS_LIMIT": "2"}
+    resolved = resolve(["--disable-pass=c"], environ)
+    config = resolved.settings.compilation_config.pass_config
+    assert (config.disable, config.limit) == (("c",), 2)
+    assert str(resolved.source_of(("compilation_config", "pass_config", "limit"))) == (
+        "`SERVE_SHIM_PASS_LIMIT`"
+    )
 
 
 def test_a_typo_in_a_dotted_option_names_that_level():
@@ -157,8 +167,10 @@ def test_level_zero_is_accepted(level: str):
     assert resolve(shlex.split(level)).settings.optimization_level == 0
 
 
-def test_level_three_is_known_but_refused():
-    assert "`-O3`: `optimization_level` is not available yet" in message_of("-O3")
+def test_the_model_is_compiled_by_default():
+    assert resolve([]).settings.optimization_level == 2
+    assert resolve(["-O3"]).settings.optimization_level == 3
+    assert "must be at most 3" in message_of("-O4")
 
 
 @pytest.mark.parametrize(
@@ -325,4 +337,4 @@ def test_settings_from_python_name_the_argument_that_is_wrong():
     with pytest.raises(SettingsError, match="`max_num_seq`: unknown setting"):
         resolve_arguments({"max_num_seq": 3})
     with pytest.raises(SettingsError, match=r"`compilation_config\.mode` is not available"):
-        resolve_arguments({"compilation_config": CompilationConfig(mode=3)})  # pyright: ignore[reportArgumentType]
+        resolve_arguments({"compilation_config": CompilationConfig(mode=1)})  # pyright: ignore[reportArgumentType]

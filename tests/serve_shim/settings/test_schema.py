@@ -1,7 +1,17 @@
 import pytest
 
 from serve_shim.settings import Settings
-from serve_shim.settings.schema import Leaf, Section, Table, find, settings_schema, walk
+from serve_shim.settings.flag import InnerFlags
+from serve_shim.settings.schema import (
+    Leaf,
+    Section,
+    Table,
+    at,
+    find,
+    settings_schema,
+    usual_path,
+    walk,
+)
 from serve_shim.settings.wrong_setting import WrongSettingError
 
 ROOT = settings_schema(Settings)
@@ -17,6 +27,7 @@ ROOT = settings_schema(Settings)
         ("max-num-seqs", "scheduler.max_num_seqs"),
         ("scheduler.max_num-seqs", "scheduler.max_num_seqs"),
         ("cc.dynamic-shapes-config.type", "compilation_config.dynamic_shapes_config.type"),
+        ("disable-pass", "compilation_config.pass_config.disable"),
         ("ir-op-priority", "kernel_config.ir_op_priority"),
         ("ir_op_priority.rms-norm", "kernel_config.ir_op_priority.rms_norm"),
         ("kernel-config.ir-op-priority.my_op", "kernel_config.ir_op_priority.my_op"),
@@ -61,6 +72,32 @@ def test_leaves_know_lists_secrets_and_null():
     assert not leaves["port"].is_nullable
     assert leaves["compilation_config.compile_sizes"].item is int
     assert leaves["compilation_config.cudagraph_capture_sizes"].is_nullable
+
+
+@pytest.mark.parametrize(
+    ("path", "usual"),
+    [
+        ("port", "port"),
+        ("scheduler.max_num_seqs", "max_num_seqs"),
+        ("compilation_config.pass_config.limit", "pass_limit"),
+        ("compilation_config.pass_config.enable_sp", "compilation_config.pass_config.enable_sp"),
+    ],
+)
+def test_the_usual_path_is_short_where_there_is_a_flag(path: str, usual: str):
+    assert ".".join(usual_path(at(ROOT, tuple(path.split("."))))) == usual
+
+
+def test_a_flag_with_a_name_is_not_reached_by_that_of_its_field():
+    for name in ("disable", "limit", "verify_each"):
+        with pytest.raises(WrongSettingError):
+            find(ROOT, [name])
+
+
+def test_every_inner_flag_belongs_to_a_setting():
+    (mark,) = [m for m in Settings.model_fields["compilation_config"].metadata
+               if isinstance(m, InnerFlags)]  # fmt: skip
+    for name, flag in mark.flags.items():
+        assert at(ROOT, ("compilation_config", *name.split("."))).flag is flag
 
 
 def test_aliases_never_hide_a_setting():

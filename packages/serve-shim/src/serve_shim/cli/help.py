@@ -19,7 +19,7 @@ from pydantic import ByteSize
 from serve_shim.cli.topic import heading, headings, select_nodes
 from serve_shim.settings.environment import CONFIG_FILE, to_variable
 from serve_shim.settings.inert import find_row
-from serve_shim.settings.schema import Leaf, Node, Table
+from serve_shim.settings.schema import Leaf, Node, Table, usual_path
 
 _METAVARS = {int: "INT", float: "FLOAT", ByteSize: "BYTES", Path: "PATH", str: "TEXT"}
 
@@ -57,7 +57,7 @@ def _actions(group: Group) -> Iterator[Slot]:
             "",
             "Print every setting with its source, and exit: --print-config[=text|json].",
         ),
-        "--dry-run": ("", "Check settings and priorities, and exit."),
+        "--dry-run": ("", "Check settings, priorities and names of passes, and exit."),
     }
     for name, (metavar, text) in texts.items():
         parameter = Parameter(
@@ -73,7 +73,7 @@ def _actions(group: Group) -> Iterator[Slot]:
 
 def _slot(node: Node, groups: dict[str, Group]) -> Slot:
     is_switch = isinstance(node, Leaf) and node.type is bool and not node.is_nullable
-    shown = node.path[-1:] if node.flag else node.path
+    shown = usual_path(node)
     parameter = Parameter(
         name=_names(node, shown),
         help=f"{_text(node)} [env: {to_variable(shown)}]",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ir_core as ir
 from ir_core.errors import IrError, UnknownProviderError
+from serve_shim.compilation.plan import plan_compilation
 from serve_shim.errors import SettingsError
 from serve_shim.settings import Resolved
 from serve_shim.settings.wrong_setting import WrongSettingError, raise_problems
@@ -17,8 +18,10 @@ _PATH = ("kernel_config", "ir_op_priority")
 def apply_priorities(resolved: Resolved) -> None:
     """Check every configured priority against what is registered, then set them process-wide.
 
-    Raises SettingsError that names the source, with a suggestion, for an unknown op or provider
-    and for a plug-in that cannot be loaded.
+    So is the platform's default for the way in which the model is going to run.
+
+    Raises SettingsError that names the source, with a suggestion, for an unknown op or provider,
+    for a plug-in that cannot be loaded, and for options of compilation that contradict each other.
     """
     priorities = resolved.settings.kernel_config.ir_op_priority
     try:
@@ -34,6 +37,7 @@ def apply_priorities(resolved: Resolved) -> None:
             states = describe_providers(op) if isinstance(error, UnknownProviderError) else ""
             problems.append(WrongSettingError(f"{error}{states}", resolved.source_of(path), path))
     raise_problems(problems)
+    ir.set_execution_mode(plan_compilation(resolved.settings).execution_mode)
     ir.set_priority(priorities)
 
 

@@ -1,4 +1,4 @@
-"""The serve command: settings, then priorities, then the server; each only if the last is right.
+"""The serve command: settings, then names in them, then the server; each if the last is right.
 
 Heavy imports come late, so that a mistake in the settings is answered at once.
 """
@@ -11,6 +11,7 @@ from importlib.metadata import version
 from ipaddress import ip_address
 
 from serve_shim.cli.log import configure_logging
+from serve_shim.cli.passes import check_passes
 from serve_shim.settings import Resolved, Settings, non_default, read_api_keys, resolve
 from serve_shim.settings.report import to_json, to_text
 from serve_shim.startup import prepare_process
@@ -33,6 +34,7 @@ def serve(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     keys = read_api_keys(settings)
     threads = prepare_process(settings, environ)
     _check_priorities(resolved)
+    check_passes(resolved)
     if resolved.dry_run:
         print("The settings are valid.")
         return 0

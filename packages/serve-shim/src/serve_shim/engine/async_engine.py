@@ -18,6 +18,7 @@ from serve_shim.errors import EngineDeadError, OverloadedError, UnavailableError
 from serve_shim.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
+    from ir_passes import CompileReport
     from serve_shim.models.model_config import ModelConfig
     from serve_shim.tokenization.tokenizer import Tokenizer
 
@@ -71,6 +72,11 @@ class AsyncEngine:
     def sampling_defaults(self) -> Mapping[str, float | int]:
         """What the model asks for where a request says nothing."""
         return self._parts.sampling_defaults
+
+    @property
+    def compile_report(self) -> "CompileReport | None":
+        """What was compiled and why, None where the model runs eagerly."""
+        return self._parts.compile_report
 
     def validate(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
         """Raise `RequestError` if this request can never be served."""

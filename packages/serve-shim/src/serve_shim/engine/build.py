@@ -5,10 +5,19 @@ The caller has set priorities and entered no phase; it enters `READY` when it se
 
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from ir_core import IrError
+from ir_passes import PassesError, format_compile_report
+from ir_passes.errors import CaptureError
+from serve_shim.compilation.capture_counters import CaptureCounters
+from serve_shim.compilation.compilable_model import CompilableModel
+from serve_shim.compilation.graph_table import GraphTable
+from serve_shim.compilation.plan import CompilationPlan, plan_compilation, plan_graphs
+from serve_shim.compilation.self_check import check_against_eager
 from serve_shim.engine.async_engine import AsyncEngine
 from serve_shim.engine.config import EngineConfig
 from serve_shim.engine.kv_cache import CacheLayout, check_size, choose_num_blocks
@@ -16,9 +25,11 @@ from serve_shim.engine.memory import available_bytes
 from serve_shim.engine.parts import EngineParts, assemble, cache_layout
 from serve_shim.engine.stats_sink import StatsSink
 from serve_shim.engine.status import Phase, StartupStatus
+from serve_shim.engine.step_buffers import StepInputs
 from serve_shim.engine.warmup import warm_up
 from serve_shim.errors import ModelLoadError, SamplingParamsError, SettingsError
 from serve_shim.loading import LoadedModel, describe_weights, load_model
+from serve_shim.models.causal_lm import CausalLM
 from serve_shim.models.model_config import ModelConfig
 from serve_shim.sampling.params import SamplingParams
 from serve_shim.settings.tree import Settings
@@ -46,11 +57,14 @@ def build_parts(
     started = time.monotonic()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    plan = plan_compilation(settings)
     loaded = _load(settings, status)
+    model = CompilableModel(loaded.model)
     max_queue = settings.scheduler.max_queue if is_bounded else None
     config = _engine_config(settings, loaded, max_queue)
+    table = plan_graphs(plan.config, config)
     parts = assemble(
-        loaded.model,
+        model,
         model_name=loaded.name,
         model_config=loaded.config,
         tokenizer=loaded.tokenizer,
@@ -60,9 +74,17 @@ def build_parts(
         sampling_defaults=loaded.generation.sampling(),
     )
     _log_cache(config)
+    _compile(loaded.model, model, plan, config, status)
+    parts = replace(parts, compile_report=model.report)
+    if table is None:
+        logger.info("No graphs are captured: %s", plan.reasons["cudagraph_mode"])
+    else:
+        parts = replace(parts, captures=_capture(model, table, parts.step_inputs, status))
     loaded_at = time.monotonic()
     status.advance(Phase.WARMUP)
     warm_up(parts, lambda done, total: status.advance(Phase.WARMUP, done, total))
+    if parts.captures is not None:
+        parts.captures.forget_steps()
     now = time.monotonic()
     logger.info(
         "init engine (load model, create kv cache, warm up) took %.2f s (warm-up: %.2f s)",
@@ -89,6 +111,51 @@ def _load(settings: Settings, status: StartupStatus) -> LoadedModel:
     logger.info("Loaded %s: %s", loaded.source, loaded.load_report)
     _check_defaults(loaded)
     return loaded
+
+
+def _compile(
+    eager: CausalLM,
+    model: CompilableModel,
+    plan: CompilationPlan,
+    config: EngineConfig,
+    status: StartupStatus,
+) -> None:
+    if not plan.is_compiled:
+        logger.info("The model runs eagerly: %s", plan.reasons["mode"])
+        return
+    status.advance(Phase.COMPILE)
+    started = time.monotonic()
+
+    def progress(phase: str, done: int, total: int) -> None:
+        status.advance(Phase.COMPILE, done, total)
+        logger.debug("Compiling, %s: %d of %d", phase, done, total)
+
+    try:
+        report = model.compile(plan.config, config, progress)
+    except (IrError, PassesError) as error:
+        raise ModelLoadError(
+            f"the model cannot be compiled: {error}\nRun it with `--enforce-eager` meanwhile."
+        ) from error
+    logger.info("torch.compile and passes took %.2f s in total", time.monotonic() - started)
+    logger.debug("Compilation:\n%s", format_compile_report(report))
+    sizes = [size for each in report.programs for size in (each.sizes.first, each.sizes.first + 6)]
+    difference = check_against_eager(eager, model, config, sizes)
+    logger.info("Compiled and eager outputs differ by %.2g of the largest", difference)
+
+
+def _capture(
+    model: CompilableModel, table: GraphTable, buffers: StepInputs, status: StartupStatus
+) -> CaptureCounters:
+    status.advance(Phase.CAPTURE)
+    try:
+        return model.capture(
+            table, buffers, lambda done, total: status.advance(Phase.CAPTURE, done, total)
+        )
+    except CaptureError as error:
+        raise ModelLoadError(
+            f"the model cannot be captured: {error}\nRun it with `-cc.cudagraph_mode=NONE` "
+            "meanwhile."
+        ) from error
 
 
 def _check_defaults(loaded: LoadedModel) -> None:

@@ -12,16 +12,23 @@ from serve_shim.engine.core import EngineCore
 from serve_shim.engine.kv_cache import CacheLayout
 from serve_shim.engine.language_model import LanguageModel
 from serve_shim.engine.request_factory import RequestFactory
+from serve_shim.engine.step_buffers import StepInputs
 from serve_shim.engine.worker import Worker
 
 if TYPE_CHECKING:
+    from ir_passes import CompileReport
+    from serve_shim.compilation.capture_counters import CaptureCounters
     from serve_shim.models.model_config import ModelConfig
     from serve_shim.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """What the server's engine and the offline `LLM` are both made of."""
+    """What the server's engine and the offline `LLM` are both made of.
+
+    `step_inputs` are the worker's static buffers. `compile_report` says what was compiled and why;
+    None where the model runs eagerly. `captures` counts replays; None where nothing is captured.
+    """
 
     model_name: str
     model_config: "ModelConfig"
@@ -31,6 +38,9 @@ class EngineParts:
     factory: RequestFactory
     core: EngineCore
     sampling_defaults: Mapping[str, float | int]
+    step_inputs: StepInputs
+    compile_report: "CompileReport | None" = None
+    captures: "CaptureCounters | None" = None
 
 
 def assemble(
@@ -60,7 +70,7 @@ def assemble(
         seed=config.seed,
         shares_prefixes=config.enable_prefix_caching,
     )
-    core = EngineCore(Worker(model, config, layout), config)
+    worker = Worker(model, config, layout)
     return EngineParts(
         model_name=model_name,
         model_config=model_config,
@@ -68,8 +78,9 @@ def assemble(
         config=config,
         admission=admission,
         factory=factory,
-        core=core,
+        core=EngineCore(worker, config),
         sampling_defaults=sampling_defaults or {},
+        step_inputs=worker.step_inputs,
     )
 
 

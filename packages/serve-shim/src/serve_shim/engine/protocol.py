@@ -8,6 +8,7 @@ from serve_shim.engine.output import RequestOutput
 from serve_shim.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
+    from ir_passes import CompileReport
     from serve_shim.models.model_config import ModelConfig
     from serve_shim.tokenization.tokenizer import Tokenizer
 
@@ -56,6 +57,11 @@ class Engine(Protocol):
     @property
     def sampling_defaults(self) -> Mapping[str, float | int]:
         """What the model asks for where a request says nothing, as `SamplingParams` names it."""
+        ...
+
+    @property
+    def compile_report(self) -> "CompileReport | None":
+        """What was compiled and why, None where the model runs eagerly."""
         ...
 
     def validate(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:

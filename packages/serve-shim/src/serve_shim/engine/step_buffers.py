@@ -1,8 +1,10 @@
 """Owns the tensors that carry a step into the model; refuses to allocate any once it is made.
 
-The model sees slices of the same memory on every step, which is what graph capture needs. Steps in
-which every sequence has one token are written cell by cell: after a model has swept the caches, a
-short loop costs a fraction of a dozen calls into numpy.
+The model sees slices of the same memory on every step, which is what graph capture needs, and what
+lies beyond a step is padding that it may compute without harm: token 0 at position 0, in no slot of
+the cache, and sequences of no tokens. Steps in which every sequence has one token are written cell
+by cell: after a model has swept the caches, a short loop costs a fraction of a dozen calls into
+numpy.
 """
 
 from collections.abc import Sequence as Values
@@ -35,6 +37,22 @@ class StepInputs(NamedTuple):
         """The same step with `last_rows` and `ends` reduced to these sequences."""
         return self._replace(last_rows=self.last_rows[rows], ends=self.ends[rows])
 
+    def first(self, num_rows: int, num_tokens: int) -> "StepInputs":
+        """The part that holds so many sequences and tokens, in the same memory."""
+        attention = self.attention
+        return StepInputs(
+            input_ids=self.input_ids[:num_tokens],
+            positions=self.positions[:num_tokens],
+            attention=AttentionStep(
+                block_table=attention.block_table[:num_rows],
+                seq_lens=attention.seq_lens[:num_rows],
+                query_start_loc=attention.query_start_loc[: num_rows + 1],
+                slot_mapping=attention.slot_mapping[:num_tokens],
+            ),
+            last_rows=self.last_rows[:num_rows],
+            ends=self.ends[:num_rows],
+        )
+
 
 class StepBuffers:
     """Static inputs for up to `max_step_tokens` tokens of up to `max_num_seqs` sequences."""
@@ -50,7 +68,7 @@ class StepBuffers:
                     num_rows, config.max_blocks_per_sequence, dtype=torch.int32
                 ),
                 seq_lens=torch.zeros(num_rows, dtype=torch.int32),
-                query_start_loc=torch.arange(num_rows + 1, dtype=torch.int32),
+                query_start_loc=torch.zeros(num_rows + 1, dtype=torch.int32),
                 slot_mapping=torch.full((num_tokens,), -1, dtype=torch.int64),
             ),
             last_rows=torch.arange(num_rows),
@@ -63,24 +81,45 @@ class StepBuffers:
         self._num_held = [0] * num_rows
         self._has_one_token_each = True
         self._decode_slices: dict[int, StepInputs] = {}
+        # Of the last step; what lies beyond is padding.
+        self._num_rows = self._num_tokens = 0
+
+    @property
+    def whole(self) -> StepInputs:
+        """All of the memory, of which every step is the first part, padding after it."""
+        return self._tensors
 
     def fill(self, plan: StepPlan, table: SlotTable) -> StepInputs:
         """Write a step and return the slices that hold it, valid until the next call."""
-        num_rows = len(plan.sequences)
-        if num_rows != plan.num_tokens:
+        num_rows, num_tokens = len(plan.sequences), plan.num_tokens
+        if num_rows != num_tokens:
             self._fill_mixed(plan, table)
-            return self._slice(num_rows, plan.num_tokens)
+            self._pad(num_rows, num_tokens)
+            return self._tensors.first(num_rows, num_tokens)
         self._fill_single(plan.sequences)
+        self._pad(num_rows, num_tokens)
         known = self._decode_slices.get(num_rows)
         if known is None:
-            known = self._decode_slices[num_rows] = self._slice(num_rows, num_rows)
+            known = self._decode_slices[num_rows] = self._tensors.first(num_rows, num_rows)
         return known
+
+    def _pad(self, num_rows: int, num_tokens: int) -> None:
+        """Make padding of what a larger step left; starts are written with the step."""
+        host = self._host
+        if num_tokens < self._num_tokens:
+            stale = slice(num_tokens, self._num_tokens)
+            host.ids[stale] = host.positions[stale] = 0
+            host.mapping[stale] = -1
+        if num_rows < self._num_rows:
+            host.lengths[num_rows : self._num_rows] = 0
+        self._num_rows, self._num_tokens = num_rows, num_tokens
 
     def _fill_single(self, sequences: Values[Sequence]) -> None:
         """A step with one token of each sequence."""
-        host, size = self._host, self._block_size
-        if not self._has_one_token_each:
-            host.starts[:], host.last_rows[:] = self._rows, self._rows[:-1]
+        host, size, num_rows = self._host, self._block_size, len(sequences)
+        if not self._has_one_token_each or num_rows != self._num_rows:
+            host.starts[:] = np.minimum(self._rows, num_rows)
+            host.last_rows[:] = self._rows[:-1]
             self._has_one_token_each = True
         for row, sequence in enumerate(sequences):
             position, blocks = sequence.num_computed, sequence.blocks
@@ -113,25 +152,11 @@ class StepBuffers:
         host.mapping[:num_tokens] = blocks * self._block_size + offset
         host.ends[:num_rows] = host.lengths[:num_rows] = ends
         host.starts[1 : num_rows + 1], host.last_rows[:num_rows] = end_rows, end_rows - 1
+        host.starts[num_rows + 1 :] = num_tokens
         width = -(-int(ends.max()) // self._block_size)  # nothing beyond is ever read
         host.blocks[:num_rows, :width] = table.blocks[slots, :width]
         self._held[:num_rows] = [None] * num_rows
         self._has_one_token_each = False
-
-    def _slice(self, num_rows: int, num_tokens: int) -> StepInputs:
-        whole = self._tensors
-        return StepInputs(
-            input_ids=whole.input_ids[:num_tokens],
-            positions=whole.positions[:num_tokens],
-            attention=AttentionStep(
-                block_table=whole.attention.block_table[:num_rows],
-                seq_lens=whole.attention.seq_lens[:num_rows],
-                query_start_loc=whole.attention.query_start_loc[: num_rows + 1],
-                slot_mapping=whole.attention.slot_mapping[:num_tokens],
-            ),
-            last_rows=whole.last_rows[:num_rows],
-            ends=whole.ends[:num_rows],
-        )
 
 
 class _HostViews:

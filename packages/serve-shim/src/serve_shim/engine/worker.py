@@ -34,6 +34,11 @@ class Worker:
         self._sampler = Sampler(self.sampling)
         model.bind_kv_cache(allocate_caches(layout, config.num_blocks))
 
+    @property
+    def step_inputs(self) -> StepInputs:
+        """The static memory that every step is a part of."""
+        return self._buffers.whole
+
     @torch.inference_mode()
     def execute(self, plan: StepPlan, table: SlotTable, clock: StepClock) -> StepResult | None:
         """Compute the plan's tokens, and one new token for each sequence that it completes.

@@ -12,6 +12,7 @@ from serve_shim.engine.protocol import Engine
 from serve_shim.engine.stats_sink import StatsSink
 from serve_shim.engine.status import StartupStatus
 from serve_shim.errors import EngineDeadError, UnavailableError
+from serve_shim.server.compiled import compiled_report
 from serve_shim.server.loader import Loader
 from serve_shim.server.selections import selections_report
 from serve_shim.server.service import Service
@@ -43,11 +44,15 @@ async def live(service: Service, build: Build, stop: "asyncio.Future[int]") -> i
         return 128 + stop.result()
     engine = loader.result.result()
     service.attach(engine)
+    service.metrics.compilations.start()
     _log.info("%s", startup_report(status, engine))
+    if engine.compile_report is not None:
+        _log.info("%s", compiled_report(engine.compile_report))
     _log.info("%s", selections_report())
     try:
         return await _serve(service, engine, stop)
     finally:
+        service.metrics.compilations.stop()
         with suppress(TimeoutError):
             await asyncio.wait_for(engine.shutdown(), _ENGINE_SHUTDOWN_S)
 

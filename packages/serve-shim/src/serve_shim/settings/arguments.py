@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from serve_shim.settings.flatten import flatten_text
@@ -188,7 +188,35 @@ class _Reader:
             )
 
     def _give(self, node: Node, path: Path, text: str, option: str) -> None:
-        self.line.given.extend(flatten_text(self.root, node, path, text, everywhere(_at(option))))
+        items = flatten_text(self.root, node, path, text, everywhere(_at(option)))
+        if _is_repeatable(node, option):
+            items = [self._take_in_earlier(node, item) for item in items]
+        self.line.given.extend(items)
+
+    def _take_in_earlier(
+        self, node: Node, item: Given | WrongSettingError
+    ) -> Given | WrongSettingError:
+        """The item with what the same flag gave before in front, which it replaces."""
+        if isinstance(item, WrongSettingError):
+            return item
+        values: list[object] = []
+        for earlier in list(self.line.given):
+            if not isinstance(earlier, Given) or earlier.path != item.path:
+                continue
+            if _is_repeatable(node, earlier.source.name):
+                self.line.given.remove(earlier)
+                values += _as_list(earlier.value)
+        return replace(item, value=[*values, *_as_list(item.value)])
+
+
+def _is_repeatable(node: Node, option: str) -> bool:
+    if node.flag is None or not node.flag.is_repeatable:
+        return False
+    return option.lstrip("-").replace("-", "_") == node.flag.name
+
+
+def _as_list(value: object) -> list[object]:
+    return [*value] if isinstance(value, list) else [value]
 
 
 def _at(option: str) -> Source:

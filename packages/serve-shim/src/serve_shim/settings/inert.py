@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from ir_passes.config import CacheMode, CompilationMode, CudagraphMode
+from ir_passes.config import CacheMode, CompilationMode
 from serve_shim.settings.source import Path
 
-COMPILATION_IS_OFF = "not available yet in this version: compilation is off"
+NOT_YET = "not available yet in this version"
 ONE_RANK = "not available yet in this version: the model runs in one process"
 
 
@@ -24,29 +24,18 @@ class Inert:
 
     path: str
     effective: tuple[object, ...] = ()
-    reason: str = COMPILATION_IS_OFF
+    reason: str = NOT_YET
 
 
 INERT = (
-    Inert("enforce_eager", (True, False), "compilation is off, so every model runs eagerly"),
-    Inert("optimization_level", (0,)),
-    Inert("compilation_config.mode", (None, CompilationMode.NONE)),
-    Inert("compilation_config.backend"),
-    Inert("compilation_config.splitting_ops"),
-    Inert("compilation_config.compile_sizes", ((),)),
-    Inert("compilation_config.compile_ranges_endpoints", ((),)),
-    Inert("compilation_config.cudagraph_mode", (None, CudagraphMode.NONE)),
-    Inert("compilation_config.cudagraph_capture_sizes", (None, ())),
-    Inert("compilation_config.max_cudagraph_capture_size"),
-    Inert("compilation_config.dynamic_shapes_config"),
-    Inert("compilation_config.pass_config"),
-    Inert("compilation_config.inductor_compile_config"),
+    Inert("compilation_config.mode",
+          (None, CompilationMode.NONE, CompilationMode.VLLM_COMPILE), NOT_YET),
+    Inert("compilation_config.pass_config.sp_min_token_num", (None,)),
     Inert("compilation_config.autotune"),
     Inert("compilation_config.cache_mode", (CacheMode.OFF,)),
     Inert("compilation_config.cache_dir"),
     Inert("compilation_config.cache_key_file"),
     Inert("compilation_config.compile_cache_save_format"),
-    Inert("compilation_config.debug_dump_path"),
     Inert("tensor_parallel_size", (1,), ONE_RANK),
     Inert("ray_address", (None,), ONE_RANK),
     Inert("allow_pickle_weights", (False,), "refused: reading a pickle runs code it holds;"

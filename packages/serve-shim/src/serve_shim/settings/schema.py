@@ -15,7 +15,7 @@ from typing import Annotated, Union, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from serve_shim.settings.flag import Flag, OpNames
+from serve_shim.settings.flag import Flag, InnerFlags, OpNames
 from serve_shim.settings.source import Path
 from serve_shim.settings.wrong_setting import WrongSettingError, nearest, suggest
 
@@ -115,6 +115,11 @@ def at(root: Section, path: Path) -> Node:
     return find(root, path)[0]
 
 
+def usual_path(node: Node) -> Path:
+    """The path that people write: one name where the node has a flag, else the canonical one."""
+    return (node.flag.name or node.path[-1],) if node.flag else node.path
+
+
 def _child(root: Section, section: Section, name: str) -> Node:
     key = name.strip().replace("-", "_")
     if key in section.children:
@@ -140,27 +145,39 @@ def _suggestion(root: Section, section: Section, key: str, known: Sequence[str])
 def _alias_names(node: Node) -> list[str]:
     if not node.flag:
         return []
-    own = [node.path[-1]] if len(node.path) > 1 else []
+    own = usual_path(node) if len(node.path) > 1 else ()
     return [*own, *(name.lstrip("-") for name in node.flag.names)]
 
 
-def _section(model: type[BaseModel], path: Path, help_: str, flag: Flag | None) -> Section:
-    children = {name: _node((*path, name), info) for name, info in model.model_fields.items()}
+def _section(
+    model: type[BaseModel],
+    path: Path,
+    help_: str,
+    flag: Flag | None,
+    inner: Mapping[Path, Flag] = {},
+) -> Section:
+    fields = model.model_fields.items()
+    children = {name: _node((*path, name), info, inner) for name, info in fields}
     return Section(path, children, help=help_, flag=flag)
 
 
-def _node(path: Path, info: FieldInfo) -> Node:
-    flag = next((m for m in info.metadata if isinstance(m, Flag)), None)
+def _node(path: Path, info: FieldInfo, inner: Mapping[Path, Flag]) -> Node:
+    flag = next((m for m in info.metadata if isinstance(m, Flag)), inner.get(path))
     help_ = (info.description or "").replace("\n", " ")
     kind, is_nullable = _strip(info.annotation)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return _section(kind, path, help_, flag)
+        return _section(kind, path, help_, flag, {**inner, **_inner_flags(path, info)})
     if get_origin(kind) is Mapping or kind is Mapping or get_origin(kind) is dict:
         has_op_names = any(isinstance(m, OpNames) for m in info.metadata)
         value, value_nullable = _strip(get_args(kind)[1])
         entry = Leaf((*path, "*"), value, _item(value), value_nullable)
         return Table(path, entry, has_op_names, help_, flag)
     return Leaf(path, kind, _item(kind), is_nullable, info.default, help_, flag)
+
+
+def _inner_flags(path: Path, info: FieldInfo) -> dict[Path, Flag]:
+    marks = (mark for mark in info.metadata if isinstance(mark, InnerFlags))
+    return {(*path, *name.split(".")): flag for mark in marks for name, flag in mark.flags.items()}
 
 
 def _strip(annotation: object) -> tuple[object, bool]:

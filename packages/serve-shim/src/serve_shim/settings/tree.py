@@ -28,7 +28,7 @@ from ir_passes.config import (
     PositiveNumber,
     refuse_bool,
 )
-from serve_shim.settings.flag import Flag, OpNames
+from serve_shim.settings.flag import Flag, InnerFlags, OpNames
 
 
 class Dtype(NamedChoice):
@@ -93,6 +93,14 @@ Seconds = Annotated[float, BeforeValidator(refuse_bool), Field(ge=0, allow_inf_n
 Bytes = Annotated[ByteSize, BeforeValidator(refuse_bool), AfterValidator(require_positive)]
 Secret = Annotated[SecretStr, BeforeValidator(strip_text), Field(min_length=1)]
 Providers = Annotated[tuple[Name, ...], AfterValidator(to_providers)]
+
+_PASS_FLAGS = InnerFlags(
+    {
+        "pass_config.disable": Flag("Compilation", name="disable_pass", is_repeatable=True),
+        "pass_config.limit": Flag("Compilation", name="pass_limit"),
+        "pass_config.verify_each": Flag("Compilation", name="verify_each_pass"),
+    }
+)
 
 
 class SchedulerConfig(ConfigModel):
@@ -245,11 +253,11 @@ class Settings(ConfigModel):
         BeforeValidator(refuse_bool),
         Field(ge=0, le=3),
         Flag("Compilation", ("-O",)),
-    ] = 0
-    """0 is eager; -O0 to -O3 are short for it."""
+    ] = 2
+    """0 is eager, from 1 on the model is compiled; -O0 to -O3 are short for it."""
     enforce_eager: Annotated[bool, Flag("Compilation")] = False
     """Run eagerly whatever the optimization level."""
-    compilation_config: Annotated[CompilationConfig, Flag("Compilation", ("-cc",))] = (
+    compilation_config: Annotated[CompilationConfig, Flag("Compilation", ("-cc",)), _PASS_FLAGS] = (
         CompilationConfig()
     )
     """The compile stack, as JSON or one key at a time: -cc.mode=none."""

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from serve_shim.compilation.watch import CompileWatch
 from serve_shim.engine.protocol import EngineStats
 from serve_shim.engine.status import Phase, StartupStatus
 from serve_shim.server.selections import executed_selections
@@ -49,6 +50,14 @@ def startup_phases(prefix: str, status: StartupStatus) -> Metric:
     for phase, seconds in status.report().items():
         if phase in _STARTUP:
             family.add_metric([phase.value], seconds)
+    return family
+
+
+def late_compilations(prefix: str, watch: CompileWatch) -> Metric:
+    """Compilations that torch started after the server was ready: more than 0 is a defect."""
+    name = f"{prefix}compile_after_ready"
+    family = CounterMetricFamily(name, "Compilations after ready; each one delays requests.")
+    family.add_metric([], watch.num_compilations)
     return family
 
 

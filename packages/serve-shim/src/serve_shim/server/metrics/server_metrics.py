@@ -6,24 +6,35 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from serve_shim.compilation.watch import CompileWatch
 from serve_shim.engine.protocol import Engine
 from serve_shim.engine.status import StartupStatus
 from serve_shim.server.metrics.engine_families import EngineFamilies
-from serve_shim.server.metrics.facts import Facts, cache_config, register_facts
+from serve_shim.server.metrics.facts import (
+    Facts,
+    cache_config,
+    late_compilations,
+    register_facts,
+)
 from serve_shim.server.metrics.http import HttpFamilies
 from serve_shim.server.metrics.sink import MetricsSink
 from serve_shim.settings.tree import CacheConfig
 
 
 class ServerMetrics:
-    """All metrics of one server; `sink` is for the engine, `http` for the middleware."""
+    """All metrics of one server; `sink` is for the engine, `http` for the middleware.
+
+    `compilations` counts what torch compiles after ready.
+    """
 
     def __init__(self, prefix: str, status: StartupStatus) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._prefix = prefix
         self.sink = MetricsSink()
         self.http = HttpFamilies(self._registry, prefix)
+        self.compilations = CompileWatch()
         register_facts(self._registry, prefix, status)
+        self._registry.register(Facts(lambda: [late_compilations(prefix, self.compilations)]))
 
     def bind(self, engine: Engine, model_name: str, cache: CacheConfig) -> None:
         """Registers the engine's families under the name that clients use."""

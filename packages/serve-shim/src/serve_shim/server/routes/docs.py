@@ -34,7 +34,7 @@ _GETS: dict[str, str] = {
     "/version": "The version of this server.",
     "/load": "Generations in flight.",
     "/metrics": "Prometheus metrics.",
-    "/debug/ir": "Implementations that ran, and why others did not.",
+    "/debug/ir": "Implementations that ran or were compiled in, and why others did not.",
 }
 _ERROR_SCHEMA: dict[str, Any] = {
     "type": "object",

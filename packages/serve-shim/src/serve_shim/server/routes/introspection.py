@@ -6,6 +6,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
+from serve_shim.server.compiled import compiled_facts, plain_rejections
 from serve_shim.server.json_response import JsonResponse
 from serve_shim.server.selections import executed_selections
 from serve_shim.server.service import Service
@@ -27,18 +28,20 @@ async def get_metrics(service: Service, request: Request) -> Response:
 
 
 async def get_selections(service: Service, request: Request) -> Response:
-    """What ran: op, provider, weight layout, calls, and why the providers before it did not."""
+    """What ran: op, provider, weight layout, calls, and why the providers before it did not.
+
+    Beside it the same of the compiled model, whose ops are chosen once and not counted as calls.
+    """
     selections = [
         {
             "op": row.op,
             "provider": row.provider,
             "layout": row.layout,
             "calls": row.calls,
-            "rejections": [
-                {"provider": rejection.provider, "reason": rejection.reason}
-                for rejection in row.rejections
-            ],
+            "rejections": plain_rejections(row.rejections),
         }
         for row in executed_selections()
     ]
-    return JsonResponse({"selections": selections})
+    report = service.engine.compile_report if service.engine else None
+    compiled = None if report is None else compiled_facts(report)
+    return JsonResponse({"selections": selections, "compiled": compiled})

@@ -1,0 +1,1 @@
+"""How the model of a server is compiled before the first request."""

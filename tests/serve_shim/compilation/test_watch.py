@@ -1,0 +1,42 @@
+"""Compilations of torch are counted from the moment the server is ready, and only then."""
+
+import logging
+from collections.abc import Iterator
+from importlib import import_module
+
+import pytest
+import torch
+
+from serve_shim.compilation.watch import CompileWatch
+
+
+@pytest.fixture
+def watch() -> Iterator[CompileWatch]:
+    import_module("torch._dynamo.callback")
+    torch._dynamo.reset()
+    watch = CompileWatch()
+    yield watch
+    watch.stop()
+
+
+def compile_something(factor: float) -> None:
+    torch.compile(lambda x: x * factor, backend="eager")(torch.ones(2))
+
+
+def test_compilation_after_the_start_is_counted_and_logged(
+    watch: CompileWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compile_something(2.0)
+    assert watch.num_compilations == 0
+    watch.start()
+    with caplog.at_level(logging.ERROR):
+        compile_something(3.0)
+    assert watch.num_compilations == 1
+    assert "after the server is ready" in caplog.text
+
+
+def test_nothing_is_counted_after_the_stop(watch: CompileWatch) -> None:
+    watch.start()
+    watch.stop()
+    compile_something(4.0)
+    assert watch.num_compilations == 0
