@@ -12,7 +12,7 @@ METADATA := constraints.txt pyproject.toml $(foreach member,$(MEMBERS),$(member)
 NATIVE := $(shell find packages/ir-kernels -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -name 'setup.py' -o -name '*build*.py' | grep -v '/build/')
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-slow test-gpu format lint typecheck bench bench-kernels bench-serving bench-steps docs check clean
+.PHONY: help install serve test test-slow test-gpu format lint typecheck bench bench-kernels bench-serving bench-steps bench-compile graph docs check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,12 @@ bench-serving: $(VENV)/.serve ## Compare the server with others under one load (
 
 bench-steps: $(VENV)/.serve ## Show where the time of a step of the server goes, by streams and sampling
 	$(BIN)/python -m tools.bench.step_overhead $(ARGS)
+
+bench-compile: $(VENV)/.serve ## Show what compiling costs by depth, and compiled steps beside eager ones
+	$(BIN)/python -m tools.bench.compile $(ARGS)
+
+graph: $(VENV)/.serve ## Show one layer of a model at every stage of compilation (ARGS="MODEL --layer 3")
+	$(BIN)/python -m tools.graph $(ARGS)
 
 docs: $(VENV)/.test ## Run the code of README and docs and check their links
 	$(BIN)/python -m pytest tests/repo/test_docs.py

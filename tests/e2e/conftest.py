@@ -1,4 +1,7 @@
-"""Real servers on the embedded model, one per dtype, shared by the whole run."""
+"""Real servers on the embedded model, one per dtype, shared by the whole run.
+
+Two are compiled, as by default, and one runs eagerly.
+"""
 
 from collections.abc import Iterator
 
@@ -22,7 +25,8 @@ def float32_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]
 @pytest.fixture(scope="session")
 def bfloat16_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     log_path = tmp_path_factory.mktemp("bfloat16") / "server.log"
-    yield from running(log_path, "--dtype", "bfloat16", "--quantization", "none")
+    settings = ("--dtype", "bfloat16", "--quantization", "none", "--enforce-eager")
+    yield from running(log_path, *settings)
 
 
 @pytest.fixture(scope="session")

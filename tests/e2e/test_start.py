@@ -25,10 +25,16 @@ def test_unknown_provider_exits_2_and_lists_the_providers() -> None:
         assert provider in done.stderr
 
 
-def test_options_of_compilation_are_refused_until_they_do_something() -> None:
-    done = run_to_exit("--compilation-config", '{"compile_sizes": [1, 2]}')
+def test_option_that_would_do_nothing_is_refused() -> None:
+    done = run_to_exit("--compilation-config", '{"autotune": "on"}')
     assert done.returncode == 2
-    assert "compile_sizes" in done.stderr
+    assert "autotune" in done.stderr
+
+
+def test_options_of_compilation_that_contradict_each_other_are_refused() -> None:
+    done = run_to_exit("--enforce-eager", "-cc.mode=vllm_compile")
+    assert done.returncode == 2
+    assert "contradict each other" in done.stderr
 
 
 def test_taken_port_exits_2_before_the_model_is_loaded() -> None:

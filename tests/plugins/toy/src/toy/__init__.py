@@ -1,1 +1,1 @@
-"""A distribution outside the tree: one op, one implementation of a shipped op, one platform."""
+"""A distribution outside the tree: an op, an implementation, a platform, two backends."""

@@ -1,0 +1,1 @@
+"""Shows one layer of a model at every stage of compilation."""
