@@ -218,4 +218,5 @@ def test_static_program_of_a_size_is_the_one_that_is_captured() -> None:
     buffers.fill(3)
     result = program.call(*buffers.at(4))
     with torch.no_grad():
-        assert torch.equal(result, model.program_for(4)(*buffers.at(4)))
+        # The fourth row is padding: attention leaves it as it was, which is anything.
+        assert torch.equal(result[:3], model.program_for(4)(*buffers.at(4))[:3])

@@ -36,6 +36,22 @@ def qk_norm_rope(
     return rotary_embedding.native(query, key, positions, cos_sin_cache, head_size, is_neox)
 
 
+@qk_norm_rope.register_fake
+def _qk_norm_rope_fake(
+    x_query: Tensor,
+    x_key: Tensor,
+    query_weight: Tensor,
+    key_weight: Tensor,
+    epsilon: float,
+    positions: Tensor,
+    cos_sin_cache: Tensor,
+    head_size: int,
+    is_neox: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """As native, which takes long on fakes."""
+    return x_query.new_empty(x_query.shape), x_key.new_empty(x_key.shape)
+
+
 # A norm may round an element to its neighbour, and the rotation then changes both of a pair.
 _FEW = 0.01
 

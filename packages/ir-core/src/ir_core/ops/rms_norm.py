@@ -74,6 +74,26 @@ def fused_add_rms_norm(
     return _normalise(residual, x.dtype, weight, epsilon, variance_size), residual
 
 
+@rms_norm.register_fake
+def _rms_norm_fake(
+    x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+) -> Tensor:
+    """As native, which takes a dozen ops on fakes."""
+    return x.new_empty(x.shape)
+
+
+@fused_add_rms_norm.register_fake
+def _fused_add_rms_norm_fake(
+    x: Tensor,
+    x_residual: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    variance_size: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """As native, which takes a dozen ops on fakes."""
+    return x.new_empty(x.shape), x.new_empty(x.shape)
+
+
 def _normalise(
     x: Tensor, dtype: torch.dtype, weight: Tensor | None, epsilon: float, size: int | None
 ) -> Tensor:
