@@ -10,7 +10,7 @@ from torch import Tensor
 from ir_passes.errors import LoweringError
 from ir_passes.lowering.clones import check_outputs_apart
 
-from .compiled import lower_whole
+from .compiled import compile_whole, lower_whole
 from .graphs import calls, random_tensors, trace
 from .kernel_toy import Kernels
 
@@ -161,3 +161,15 @@ def test_outputs_that_come_to_share_memory_are_an_error() -> None:
     check_outputs_apart([base[:4], base[2:]], [base[:4], base[2:]])
     with pytest.raises(LoweringError, match="Outputs 0 and 1"):
         check_outputs_apart(apart, [base[:5], base[4:]])
+
+
+def test_op_that_becomes_one_tensor_for_two_outputs_is_an_error(kernels: Kernels) -> None:
+    @kernels.merge.register_impl("twin")
+    def twin(x: Tensor, x_other: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
+        total = x + x_other
+        return total, total
+
+    kernels.prefer(merge=("twin",))
+    whole = trace(lambda x: kernels.merge(x, x * 2), ROWS, dialect=kernels.dialect)
+    with pytest.raises(LoweringError, match="Outputs 0 and 1"):
+        compile_whole(whole, kernels.dialect)

@@ -212,6 +212,11 @@ def test_unknown_backend_is_named_with_a_suggestion() -> None:
         compile_model(Model(1), backend="inducter")
 
 
+def test_static_size_beyond_the_limit_is_refused() -> None:
+    with pytest.raises(CompileError, match=r"`compile_sizes` names \[17\], .* at most 16 tokens"):
+        compile_model(Model(1), compile_sizes=(4, 17))
+
+
 def test_unknown_option_of_inductor_is_named() -> None:
     with pytest.raises(BackendError, match="no option `max_autotone`"):
         compile_model(Model(1), backend="inductor", inductor_compile_config={"max_autotone": True})

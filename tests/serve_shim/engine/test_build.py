@@ -1,6 +1,8 @@
 import asyncio
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -156,3 +158,10 @@ def test_bounds_reach_the_engine(directory: Path) -> None:
         assert engine._parts.config.watchdog_timeout_s == 7.5
     finally:
         asyncio.run(engine.shutdown())
+
+
+def test_compile_stack_is_imported_only_where_something_is_compiled() -> None:
+    heavy = "{'sympy', 'ir_passes.compiling'}"
+    code = f"import sys, serve_shim.engine.build; print({heavy} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -54,8 +54,8 @@ class Inductor(Backend):
         _check_options(context.options, config)
         placeholders = module.graph.find_nodes(op="placeholder")
         fakes = [fake_of(node) for node in placeholders]
-        output = module.graph.output_node()
-        output.meta["user_visible_output_idxs"] = list(range(len(output.all_input_nodes)))
+        output: Any = module.graph.output_node()
+        output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))
         module.recompile()
         mode = fake_mode_of(module.graph)
         with (

@@ -136,6 +136,11 @@ class _Session:
             if entry.is_enabled:
                 endpoints |= {*entry.step.endpoints()}
         limit = self._limits.get(TOKENS)
+        beyond = [each for each in self._config.compile_sizes if limit and each > limit]
+        if beyond:
+            raise CompileError(
+                f"`compile_sizes` names {beyond}, but a call has at most {limit} tokens."
+            )
         if not trace.symbols.get(TOKENS):
             return (SizeRange(1, limit),)
         return plan_ranges(limit, endpoints, self._config.compile_sizes)

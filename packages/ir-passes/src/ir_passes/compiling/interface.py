@@ -22,7 +22,7 @@ from ir_core.generated_code import build
 from ir_passes.compiling.source_path import SourcePath
 from ir_passes.errors import CompileError
 from ir_passes.tracing.graph_input import GraphInput
-from ir_passes.tracing.model_trace import ModelTrace
+from ir_passes.tracing.model_trace import ModelTrace, target_of
 
 Flat = Callable[..., Sequence[Any]]
 
@@ -49,8 +49,7 @@ class Interface:
     @classmethod
     def of(cls, trace: ModelTrace) -> Interface:
         """Work out the interface of a traced model."""
-        function = trace.function
-        target = function.forward if isinstance(function, torch.nn.Module) else function
+        target = target_of(trace.function)
         owner = getattr(target, "__self__", None)
         inputs = trace.whole.inputs
         result = None if _has_side_effects(trace) else _result(trace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from torch.fx import Node
@@ -30,7 +31,7 @@ class Stitching:
         self._dialect = dialect
         self._environment: dict[str, Any] = dict(pieces)
         for node in split.constants:
-            self._environment[node.name] = _attribute(split, node)
+            self._environment[node.name] = attrgetter(str(node.target))(split.module)
 
     def function(
         self, state: Mapping[str, Any], pieces: Mapping[str, CompiledPiece]
@@ -121,10 +122,3 @@ def _touched(step: Step) -> list[Node]:
 def _measure(node: Node) -> str:
     source, dim = node.args
     return f"{node.name} = {source}.shape[{dim}]"
-
-
-def _attribute(split: SplitGraph, node: Node) -> Any:
-    value: Any = split.module
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
-    return value

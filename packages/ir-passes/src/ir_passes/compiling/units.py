@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 import sympy
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from ir_passes.backends.base import Backend, BackendContext, CompiledPiece, GraphForm
 from ir_passes.base import SizeRange
@@ -56,13 +57,11 @@ def lower_piece(module: GraphModule, dialect: Dialect, piece: Piece) -> LoweredP
     Raises:
         LoweringError: see `lower`; also results that would share memory.
     """
-    before = [fake_of(each) for each in module.graph.output_node().all_input_nodes]
+    before = _outputs(module)
     lowered = lower(module, dialect)
     overwritable = piece.overwritable_placeholders(module)
     rows = eliminate_clones(module.graph, lowered.clones, overwritable)
-    after = [fake_of(each) for each in module.graph.output_node().all_input_nodes]
-    if len(before) == len(after):
-        check_outputs_apart(before, after)
+    check_outputs_apart(before, _outputs(module))
     module.recompile()
     return LoweredPiece(module, lowered.selections, rows)
 
@@ -109,6 +108,7 @@ def compile_piece(
     return Unit(piece, call, kept, guards, perf_counter() - started)
 
 
-def selections_of(units: Sequence[Unit]) -> tuple[NodeSelection, ...]:
-    """The selections of several units in order."""
-    return tuple(row for unit in units for row in unit.lowered.selections)
+def _outputs(module: GraphModule) -> list[Any]:
+    """The fake value of each output; one node may be several of them."""
+    outputs: Any = module.graph.output_node().args[0]
+    return [fake_of(each) if isinstance(each, Node) else each for each in outputs]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -26,11 +27,6 @@ from ir_passes.symbols import SymbolNames
 def structure_of(piece: Piece, dialect: Dialect) -> str:
     """The piece's structure as text; equal texts mean interchangeable compiled code."""
     return _Description(piece, dialect).text()
-
-
-def structure_key(piece: Piece, dialect: Dialect) -> str:
-    """Sha256 of `structure_of`, in hexadecimal."""
-    return hashlib.sha256(structure_of(piece, dialect).encode()).hexdigest()
 
 
 class _Description:
@@ -109,9 +105,7 @@ def _spell_target(node: Node) -> str:
 
 
 def _content(module: GraphModule, name: str) -> str:
-    value: Any = module
-    for part in name.split("."):
-        value = getattr(value, part)
+    value: Any = attrgetter(name)(module)
     if not isinstance(value, Tensor):
         return repr(value)
     plain = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

@@ -82,7 +82,7 @@ class ModelTrace:
         The program takes all inputs of the graph, the model's tensors too.
         """
         function: Callable[..., Any] = self.capture.forward_callable(compiled_fn=program)
-        owner = getattr(_target(self.function), "__self__", None)
+        owner = getattr(target_of(self.function), "__self__", None)
         return function if owner is None else partial(function, owner)
 
 
@@ -127,7 +127,7 @@ def trace_call(
     """
     started = perf_counter()
     _refuse_repeated(function, args, kwargs or {})
-    call = mark_dynamic_dims(_target(function), args, kwargs or {}, dynamic_dims or {}, shapes)
+    call = mark_dynamic_dims(target_of(function), args, kwargs or {}, dynamic_dims or {}, shapes)
     with shapes_mode(shapes), torch.no_grad():
         capture = _capture(function, call)
         module: GraphModule = capture.backend_input.graph_module
@@ -158,7 +158,8 @@ def _refuse_repeated(
         seen.add(id(each))
 
 
-def _target(function: Callable[..., Any]) -> Callable[..., Any]:
+def target_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a call of a module or a function runs, with the signature of the call."""
     return function.forward if isinstance(function, torch.nn.Module) else function
 
 

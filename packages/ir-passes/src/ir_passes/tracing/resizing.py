@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ir_passes.tracing.dynamic_dims import TOKENS, DynamicDims, labels_of, replaced, tensor_at
+from ir_passes.tracing.model_trace import target_of
 
 
 def resize_tokens(
@@ -20,8 +21,7 @@ def resize_tokens(
     size: int,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with zeros of another length in every dim that counts tokens."""
-    target = function.forward if isinstance(function, torch.nn.Module) else function
-    bound = inspect.signature(target).bind(*args, **kwargs)
+    bound = inspect.signature(target_of(function)).bind(*args, **kwargs)
     arguments: dict[str, Any] = dict(bound.arguments)
     for path, given in dynamic_dims.items():
         dims = [dim for dim, label in labels_of(given).items() if label == TOKENS]

@@ -1,24 +1,28 @@
-"""Owns a decoder whose forward pass is compiled once its caches are bound; refuses to load one."""
+"""Owns a decoder whose forward pass is compiled once its caches are bound; refuses to load one.
+
+The compile stack costs a second to import: only a model that is compiled or captured pays for it.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ir_passes import CompiledModel, CompileReport, compile  # noqa: A004
-from ir_passes.capture.cuda_graph_runner import CudaGraphRunner
-from ir_passes.capture.recording_runner import RecordingRunner
-from ir_passes.capture.runner import CaptureRunner
 from ir_passes.config import CompilationConfig
 from ir_passes.errors import CaptureError
-from serve_shim.compilation.capture import CapturedSteps
 from serve_shim.compilation.capture_counters import CaptureCounters
 from serve_shim.compilation.graph_table import GraphTable
 from serve_shim.engine.config import EngineConfig
 from serve_shim.engine.step_buffers import StepInputs
 from serve_shim.models.attention_step import AttentionStep
 from serve_shim.models.causal_lm import CausalLM
+
+if TYPE_CHECKING:
+    from ir_passes import CompiledModel, CompileReport
+    from ir_passes.capture.runner import CaptureRunner
+    from serve_shim.compilation.capture import CapturedSteps
 
 logger = logging.getLogger(__name__)
 
@@ -68,17 +72,19 @@ class CompilableModel:
             self._captured.release()
 
     @property
-    def report(self) -> CompileReport | None:
+    def report(self) -> "CompileReport | None":
         """What was compiled and why; None before `compile`."""
         return None if self._compiled is None else self._compiled.report()
 
     def compile(
         self, config: CompilationConfig, bounds: EngineConfig, progress: Progress
-    ) -> CompileReport:
+    ) -> "CompileReport":
         """Compile the forward pass for every step that the engine can make.
 
         Raises what `ir_passes.compile` raises; the model then stays eager.
         """
+        from ir_passes import compile  # noqa: A004, PLC0415
+
         limits = {
             "tokens": bounds.max_step_tokens,
             "requests": bounds.max_num_seqs,
@@ -110,6 +116,8 @@ class CompilableModel:
         `buffers` are the engine's, in which every later step must lie. Raises `CaptureError`: the
         model is not compiled, or a size cannot be captured; steps then run as before.
         """
+        from serve_shim.compilation.capture import CapturedSteps  # noqa: PLC0415
+
         if self._compiled is None:
             raise CaptureError("Only a compiled model can be captured, and this one is not.")
         runner = _runner(buffers.input_ids.device)
@@ -128,7 +136,10 @@ class CompilableModel:
         return counters
 
 
-def _runner(device: torch.device) -> CaptureRunner:
+def _runner(device: torch.device) -> "CaptureRunner":
+    from ir_passes.capture.cuda_graph_runner import CudaGraphRunner  # noqa: PLC0415
+    from ir_passes.capture.recording_runner import RecordingRunner  # noqa: PLC0415
+
     return CudaGraphRunner(device) if device.type == "cuda" else RecordingRunner()
 
 

@@ -6,13 +6,12 @@ The caller has set priorities and entered no phase; it enters `READY` when it se
 import logging
 import time
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ir_core import IrError
-from ir_passes import PassesError, format_compile_report
-from ir_passes.errors import CaptureError
+from ir_passes.errors import CaptureError, PassesError
 from serve_shim.compilation.capture_counters import CaptureCounters
 from serve_shim.compilation.compilable_model import CompilableModel
 from serve_shim.compilation.graph_table import GraphTable
@@ -33,6 +32,9 @@ from serve_shim.models.causal_lm import CausalLM
 from serve_shim.models.model_config import ModelConfig
 from serve_shim.sampling.params import SamplingParams
 from serve_shim.settings.tree import Settings
+
+if TYPE_CHECKING:
+    from ir_passes import CompileReport
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +139,7 @@ def _compile(
             f"the model cannot be compiled: {error}\nRun it with `--enforce-eager` meanwhile."
         ) from error
     logger.info("torch.compile and passes took %.2f s in total", time.monotonic() - started)
-    logger.debug("Compilation:\n%s", format_compile_report(report))
+    _log_compilation(report)
     sizes = [size for each in report.programs for size in (each.sizes.first, each.sizes.first + 6)]
     difference = check_against_eager(eager, model, config, sizes)
     logger.info("Compiled and eager outputs differ by %.2g of the largest", difference)
@@ -156,6 +158,12 @@ def _capture(
             f"the model cannot be captured: {error}\nRun it with `-cc.cudagraph_mode=NONE` "
             "meanwhile."
         ) from error
+
+
+def _log_compilation(report: "CompileReport") -> None:
+    from ir_passes import format_compile_report  # noqa: PLC0415 - with it, the compile stack
+
+    logger.debug("Compilation:\n%s", format_compile_report(report))
 
 
 def _check_defaults(loaded: LoadedModel) -> None:

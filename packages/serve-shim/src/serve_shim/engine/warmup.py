@@ -9,7 +9,7 @@ from typing import NamedTuple
 from serve_shim.engine.parts import EngineParts
 from serve_shim.sampling.params import SamplingParams
 
-_PROMPT_LENGTH = 64
+_PROMPT_LENGTH = 32
 """Enough for the kernels of long inputs; a whole step budget would cost seconds of start-up."""
 
 
