@@ -2,8 +2,10 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,20 @@ def test_log_metrics_and_explain_agree_on_rms_norm(float32_server: Server) -> No
     line = next(line for line in table.splitlines() if line.split()[:1] == ["rms_norm"])
     assert line.split()[1] == chosen
     assert f"aiter: {explained['aiter']}" in line
+
+
+def test_signal_shows_stacks_and_kernels(float32_server: Server) -> None:
+    float32_server.post("/v1/completions", {"prompt": "Hello", "max_tokens": 2})
+    float32_server.process.send_signal(signal.SIGUSR1)
+    deadline = time.monotonic() + 10
+    while "SIGUSR1. " not in float32_server.log:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    before, _, table = float32_server.log.partition("SIGUSR1. ")
+    assert "(most recent call first)" in before
+    assert "step_loop.py" in before
+    assert re.search(r"^ +rms_norm +vllm_c", table, re.MULTILINE)
+    assert float32_server.get("/health").status_code == 200
 
 
 def test_every_op_of_the_model_is_in_the_table(float32_server: Server) -> None:

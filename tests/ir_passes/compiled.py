@@ -41,4 +41,4 @@ def compile_whole(
     """The program of a graph, and the function that runs it on the graph's inputs."""
     recipe = Recipe(find_backend(backend), pipeline or Pipeline(), dialect or Dialect())
     program = Compiler(whole, recipe).compile(SizeRange())
-    return program, whole.bind(program.bind({}))
+    return program, whole.bind(program.program.bind({}))

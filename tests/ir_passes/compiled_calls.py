@@ -12,8 +12,8 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ir_passes
-from ir_passes.compiling.compiled_model import CompiledModel
 from ir_passes.config import CompilationConfig
+from ir_passes.programs.compiled_model import CompiledModel
 
 # Of an example: no other size in these tests, and no branch in them, has it.
 TOKENS = 6

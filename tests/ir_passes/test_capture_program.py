@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import ir_passes
 from ir_passes.capture.captured_program import CapturedProgram, capture_pieces, capture_whole
 from ir_passes.capture.recording_runner import RecordingRunner
-from ir_passes.compiling.compiled_model import CompiledModel
 from ir_passes.config import CompilationConfig
 from ir_passes.errors import CaptureError, CompileError
+from ir_passes.programs.compiled_model import CompiledModel
 
 from .test_model_trace import DIMS, Model, Step, arguments
 

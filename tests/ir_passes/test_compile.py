@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import ir_core as ir
 import ir_passes
-from ir_passes.compiling.compiled_model import CompiledModel
 from ir_passes.config import CompilationConfig, DynamicShapesType
 from ir_passes.errors import BackendError, CompileError
+from ir_passes.programs.compiled_model import CompiledModel
 
 from .test_model_trace import DIMS, Model, arguments
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import ir_core as ir
 import ir_passes
-from ir_passes.compiling.report import CompileReport
+from ir_passes.programs.report import CompileReport
 
 from .compiled import compile_whole
 from .compiled_calls import IN_PLACE, NATIVE, TOKENS, compile_call, rows

@@ -9,6 +9,7 @@ from ir_passes.errors import PipelineError
 from ir_passes.pipeline import Entry
 from ir_passes.plugins import Addition
 from ir_passes.report import Effect
+from ir_passes.transforms.shard_sequence import ShardSequence
 
 from .passes import DoubleToSum, OnManyRanks, named
 
@@ -17,8 +18,10 @@ NAMES = tuple(each.name for each in PASSES)
 
 def test_default_is_the_shipped_passes_in_order() -> None:
     pipeline = build_pipeline(PassConfig())
-    assert pipeline.names == NAMES == ("eliminate_noops", "fuse_qk_norm_rope", "fuse_add_rms_norm")
-    assert all(entry.is_enabled and not entry.is_wanted for entry in pipeline)
+    fusions = ("fuse_qk_norm_rope", "fuse_add_rms_norm")
+    assert pipeline.names == NAMES == ("eliminate_noops", *fusions, "shard_sequence")
+    assert [entry.is_enabled for entry in pipeline] == [True, True, True, False]
+    assert not any(entry.is_wanted for entry in pipeline)
     assert pipeline.conflicts() == ()
 
 
@@ -27,7 +30,7 @@ def test_fields_disable_order_and_limit_by_name() -> None:
     assert str(build_pipeline(PassConfig(disable=("eliminate_noops",)))) == fusions
     assert str(build_pipeline(PassConfig(limit=1))) == "eliminate_noops"
     order = ("fuse_add_rms_norm", "eliminate_noops", "fuse_qk_norm_rope")
-    assert build_pipeline(PassConfig(order=order)).names == order
+    assert build_pipeline(PassConfig(order=order)).names == (*order, "shard_sequence")
 
 
 @pytest.mark.parametrize("field", ["enable", "disable", "order"])
@@ -39,7 +42,7 @@ def test_unknown_pass_is_an_error_with_a_suggestion(field: str) -> None:
 
 def test_disable_beats_enable() -> None:
     config = PassConfig(enable=NAMES, disable=NAMES[:2])
-    assert str(build_pipeline(config)) == "fuse_add_rms_norm"
+    assert str(build_pipeline(config)) == "fuse_add_rms_norm → shard_sequence"
 
 
 def test_option_turns_its_pass_on_and_off() -> None:
@@ -68,9 +71,14 @@ def test_option_of_a_default_pass_turns_it_off_or_asks_for_it() -> None:
 
 def test_option_that_no_pass_serves_is_named() -> None:
     config = PassConfig(enable_sp=True, fuse_norm_quant=True, verify_each=True)
-    assert unserved_options(config, build_pipeline(config)) == ("fuse_norm_quant", "enable_sp")
-    served = build_pipeline(config, passes=(OnManyRanks(),))
-    assert unserved_options(config, served) == ("fuse_norm_quant",)
+    assert unserved_options(config, build_pipeline(config)) == ("fuse_norm_quant",)
+    none = build_pipeline(config, passes=(DoubleToSum(),))
+    assert unserved_options(config, none) == ("fuse_norm_quant", "enable_sp")
+
+
+def test_threshold_of_sequence_parallelism_reaches_its_pass() -> None:
+    config = PassConfig(enable_sp=True, sp_min_token_num=8)
+    assert build_pipeline(config).entries[3].step == ShardSequence(min_tokens=8)
 
 
 def test_plugin_pass_has_its_place_its_origin_and_its_switch() -> None:
@@ -79,10 +87,10 @@ def test_plugin_pass_has_its_place_its_origin_and_its_switch() -> None:
         Addition(named("shy"), is_enabled=False, origin="toy"),
     )
     pipeline = build_pipeline(PassConfig(), additions)
-    assert pipeline.names == (*NAMES[:-1], "double_to_sum", "fuse_add_rms_norm", "shy")
+    assert pipeline.names == (*NAMES[:2], "double_to_sum", *NAMES[2:], "shy")
     assert str(pipeline).endswith(" → double_to_sum → fuse_add_rms_norm")
     assert pipeline.entries[2].requested_by == "toy"
-    shy = build_pipeline(PassConfig(enable=("shy",)), additions).entries[4]
+    shy = build_pipeline(PassConfig(enable=("shy",)), additions).entries[5]
     assert (shy.is_enabled, shy.is_wanted) == (True, True)
 
 

@@ -5,7 +5,7 @@ import sympy
 
 from ir_passes.base import SizeRange
 from ir_passes.compiling.sizes import broken_guards, plan_ranges, token_sizes
-from ir_passes.guards import ShapeGuard
+from ir_passes.shape_guard import ShapeGuard
 
 T, R = sympy.symbols("T R", integer=True)
 SYMBOLS = {"tokens": frozenset({T}), "requests": frozenset({R})}

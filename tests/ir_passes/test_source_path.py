@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ir_passes.compiling.source_path import SourcePath
+from ir_passes.programs.source_path import SourcePath
 
 
 @pytest.mark.parametrize(

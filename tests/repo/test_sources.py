@@ -48,11 +48,15 @@ def test_source_keeps_house_rules(path: Path) -> None:
 
 
 def test_environment_is_written_in_one_module_only() -> None:
+    """A kernel's library asks C's environment where torch's function is; nobody else sees it."""
     writes = re.compile(
         r"os\.environ\[[^\]]+\]\s*=[^=]|os\.environ\.(setdefault|update|pop)|os\.putenv"
     )
     writers = [_name(path) for path in SOURCES if writes.search(path.read_text())]
-    assert set(writers) <= {"packages/serve-shim/src/serve_shim/startup.py"}
+    assert set(writers) <= {
+        "packages/serve-shim/src/serve_shim/startup.py",
+        "packages/ir-passes/src/ir_passes/backends/kernel_library.py",
+    }
 
 
 def test_repository_has_no_left_overs() -> None:

@@ -21,11 +21,11 @@ from ir_passes.compiling.compiler import Compiler
 from ir_passes.compiling.copies import copy_module
 from ir_passes.compiling.program import RangeProgram
 from ir_passes.compiling.units import Unit
-from ir_passes.guards import ShapeGuard
 from ir_passes.lowering.selections import NodeSelection
 from ir_passes.pipeline import Entry, Pipeline
 from ir_passes.printer import GraphPrinter, print_graph
 from ir_passes.report import Effect
+from ir_passes.shape_guard import ShapeGuard
 from ir_passes.table import align
 from ir_passes.tracing.dynamic_dims import TOKENS, shapes_mode
 from tools.graph.layer import layer_lines, nodes_of_layer

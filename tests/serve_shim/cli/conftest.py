@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,3 +20,11 @@ def restored_process() -> Iterator[None]:
         log.setLevel(level)
         log.propagate = propagate
     ir.set_priority({})
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home of the test's own: a start makes directories there."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "SERVE_SHIM_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)

@@ -143,3 +143,71 @@ def test_the_limit_of_open_files_is_raised_with_the_rest(monkeypatch: pytest.Mon
     monkeypatch.setattr("serve_shim.startup.raise_file_limit", lambda: raised.append(True))
     prepare()
     assert raised == [True]
+
+
+def compiler_directory(*argv: str, **environ: str) -> Path:
+    return Path(prepare(*argv, **environ)["TORCHINDUCTOR_CACHE_DIR"])
+
+
+def test_compiled_code_is_kept_where_nobody_else_writes(tmp_path: Path):
+    directory = compiler_directory(XDG_CACHE_HOME=str(tmp_path))
+    assert directory == tmp_path / "serve-shim" / "inductor"
+    assert directory.stat().st_mode & 0o777 == 0o700
+    directory.chmod(0o755)
+    assert compiler_directory(XDG_CACHE_HOME=str(tmp_path)) == directory
+    assert directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_without_the_cache_compiled_code_is_kept_nowhere(tmp_path: Path):
+    first, second = (
+        compiler_directory("--cache-mode=off", XDG_CACHE_HOME=str(tmp_path)) for _ in range(2)
+    )
+    assert first != second
+    assert first.stat().st_mode & 0o777 == 0o700
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("open_to_others", ["serve-shim", "serve-shim/inductor"])
+def test_a_directory_that_others_can_write_is_not_used(tmp_path: Path, open_to_others: str):
+    (tmp_path / "serve-shim" / "inductor").mkdir(parents=True)
+    (tmp_path / open_to_others).chmod(0o777)
+    assert not compiler_directory(XDG_CACHE_HOME=str(tmp_path)).is_relative_to(tmp_path)
+
+
+def test_a_link_instead_of_the_directory_is_not_followed(tmp_path: Path):
+    (tmp_path / "serve-shim").mkdir()
+    (tmp_path / "elsewhere").mkdir(0o700)
+    (tmp_path / "serve-shim" / "inductor").symlink_to(tmp_path / "elsewhere")
+    assert not compiler_directory(XDG_CACHE_HOME=str(tmp_path)).is_relative_to(tmp_path)
+
+
+def test_a_home_that_cannot_be_written_is_no_error(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    assert compiler_directory(XDG_CACHE_HOME=str(tmp_path / "file")).is_dir()
+
+
+def test_the_directory_that_the_user_chose_is_left_alone(tmp_path: Path):
+    chosen = str(tmp_path / "chosen")
+    assert prepare(TORCHINDUCTOR_CACHE_DIR=chosen)["TORCHINDUCTOR_CACHE_DIR"] == chosen
+    assert not Path(chosen).exists()
+
+
+def test_a_temporary_directory_is_gone_after_exit(tmp_path: Path):
+    code = (
+        "import os; from serve_shim.settings import resolve\n"
+        "from serve_shim.startup import prepare_process\n"
+        "prepare_process(resolve(['--cache-mode=off']).settings, os.environ)\n"
+        "print(os.environ['TORCHINDUCTOR_CACHE_DIR'])"
+    )
+    environ = {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environ | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    directory = Path(done.stdout.strip())
+    assert directory.parent == tmp_path
+    assert not directory.exists()

@@ -9,11 +9,12 @@ import pytest
 from pydantic import ByteSize
 from tiny_checkpoints import make_model
 
-from ir_passes.config import CompilationConfig
-from serve_shim.engine.build import build_engine
+from ir_passes.config import CacheMode, CompilationConfig
+from ir_passes.errors import CacheMissError
+from serve_shim.engine.build import build_engine, look_up
 from serve_shim.engine.stats_sink import NullSink, StepStats
 from serve_shim.engine.status import Phase, StartupStatus
-from serve_shim.errors import ModelLoadError, SettingsError
+from serve_shim.errors import CompileCacheError, ModelLoadError, SettingsError
 from serve_shim.sampling.params import SamplingParams
 from serve_shim.settings.tree import CacheConfig, SchedulerConfig, Settings
 
@@ -90,6 +91,36 @@ def test_model_that_cannot_be_compiled_says_why_and_what_to_do(directory: Path) 
     settings = small(directory, 2, compilation_config=CompilationConfig(backend="inducter"))
     with pytest.raises(ModelLoadError, match=r"`inducter`(?s:.)*--enforce-eager"):
         build_engine(settings, StartupStatus())
+
+
+def required(tmp_path: Path) -> CompilationConfig:
+    return CompilationConfig(
+        backend="eager",
+        cache_mode=CacheMode.REQUIRE,
+        cache_dir=tmp_path / "cache",
+        cache_key_file=tmp_path / "key",
+    )
+
+
+def test_a_required_cache_without_an_entry_is_an_error_with_its_reasons(
+    directory: Path, tmp_path: Path
+) -> None:
+    settings = small(directory, 2, compilation_config=required(tmp_path))
+    with pytest.raises(CompileCacheError, match=r"cache is empty(?s:.)*--cache-mode=rw") as error:
+        build_engine(settings, StartupStatus())
+    assert error.value.exit_code == 6
+
+
+def test_a_look_up_compiles_nothing_whatever_the_mode_is(directory: Path, tmp_path: Path) -> None:
+    config = required(tmp_path).model_copy(update={"cache_mode": CacheMode.RW})
+    with pytest.raises(CacheMissError, match="cache is empty"):
+        look_up(small(directory, 2, compilation_config=config))
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_model_that_runs_eagerly_has_nothing_to_look_up(directory: Path) -> None:
+    with pytest.raises(SettingsError, match="runs eagerly, without the cache"):
+        look_up(small(directory))
 
 
 def test_context_is_cut_to_the_cache_unless_it_was_asked_for(

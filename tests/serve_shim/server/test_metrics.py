@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ir_passes.programs.report import CacheOutcome, CacheStatus, CompileReport
 from serve_shim.engine.stats_sink import RequestStats
 from serve_shim.engine.status import Phase, StartupStatus
 from serve_shim.engine.step_clock import StepPhase
 from serve_shim.server.metrics.buckets import token_counts
+from serve_shim.server.metrics.facts import compile_cache
 from serve_shim.server.service import Service
 from serve_shim.settings.tree import Settings
 
@@ -34,6 +36,7 @@ GAUGES = [
     "kv_cache_usage_perc",
     "cache_config_info",
     "startup_phase_seconds",
+    "compile_cache_trusts_directory",
     "ir_impl_info",
 ]
 HISTOGRAMS = [
@@ -215,6 +218,25 @@ def test_the_model_label_is_the_served_name(make_client: Callable[..., Client]) 
     service = Service(Settings(model="fake", served_model_name=("mine",)), StartupStatus())
     service.attach(FakeEngine())
     assert 'model_name="mine"' in make_client(service).get("/metrics").body.decode()
+
+
+def test_what_the_compile_cache_did_is_the_one_status_that_is_1() -> None:
+    report = CompileReport("inductor", (), (), (), {}, CacheOutcome(CacheStatus.NOT_STORED))
+    outcome, trust = compile_cache("p:", report, is_directory_trusted=True)
+    assert {sample.labels["status"]: sample.value for sample in outcome.samples} == {
+        "off": 0.0,
+        "hit": 0.0,
+        "miss": 0.0,
+        "not_stored": 1.0,
+    }
+    assert [sample.value for sample in trust.samples] == [1.0]
+
+
+def test_without_a_compiled_model_the_cache_has_no_outcome() -> None:
+    families = compile_cache("p:", None, is_directory_trusted=False)
+    assert [(family.name, family.samples[0].value) for family in families] == [
+        ("p:compile_cache_trusts_directory", 0.0)
+    ]
 
 
 def test_token_buckets_end_at_the_context() -> None:

@@ -1,6 +1,7 @@
 import pytest
 
-from serve_shim.settings import Settings
+from ir_passes.config import CacheMode
+from serve_shim.settings import Settings, resolve
 from serve_shim.settings.environment import (
     READ_BY_IR_CORE,
     TWINS,
@@ -138,3 +139,19 @@ def test_every_variable_leads_to_a_setting():
 def test_every_twin_leads_to_a_setting():
     for twin in TWINS:
         assert ".".join(find(ROOT, twin.path.split("."))[1]) == twin.path
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "mode"),
+    [
+        ([], {}, None),
+        ([], {"IR_DISABLE_COMPILE_CACHE": "0"}, None),
+        ([], {"IR_DISABLE_COMPILE_CACHE": "1"}, CacheMode.OFF),
+        ([], {"VLLM_DISABLE_COMPILE_CACHE": "1", "SERVE_SHIM_CACHE_MODE": "ro"}, CacheMode.RO),
+        (["--cache-mode=rw"], {"IR_DISABLE_COMPILE_CACHE": "1"}, CacheMode.RW),
+    ],
+)
+def test_a_flag_beats_the_switch_of_the_compile_cache(
+    argv: list[str], environ: dict[str, str], mode: CacheMode | None
+):
+    assert resolve(argv, environ).settings.compilation_config.cache_mode is mode

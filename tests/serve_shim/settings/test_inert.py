@@ -31,10 +31,6 @@ SETTINGS = {n.path: n for n in walk(ROOT) if isinstance(n, Leaf | Table)}
         "--compilation-config '{\"mode\": 2}'",
         "-cc.pass_config.sp_min_token_num=8",
         "-cc.autotune=on",
-        "-cc.cache_mode=rw",
-        "-cc.cache_dir=x",
-        "-cc.cache_key_file=x",
-        "-cc.compile_cache_save_format=unpacked",
     ],
 )
 def test_what_would_do_nothing_is_refused(line: str):
@@ -49,7 +45,6 @@ def test_what_would_do_nothing_is_refused(line: str):
     [
         "-tp 1",
         "-cc.pass_config.sp_min_token_num=null",
-        "-cc.cache_mode=off",
         "--no-allow-pickle-weights",
     ],
 )
@@ -84,20 +79,18 @@ def test_what_is_already_so_is_accepted(line: str):
         "--verify-each-pass",
         "-cc.inductor_compile_config.a=1",
         "-cc.debug_dump_path=x",
+        "--cache-mode=rw --cache-dir=x --cache-key-file=y --cache-trust=directory",
+        "--cache-max-size=1GiB",
+        "-cc.compile_cache_save_format=unpacked",
     ],
 )
 def test_what_the_compile_stack_acts_on_is_accepted(line: str):
     resolve(shlex.split(line))
 
 
-@pytest.mark.parametrize("variable", ["IR_DISABLE_COMPILE_CACHE", "VLLM_DISABLE_COMPILE_CACHE"])
-def test_a_cache_that_is_not_there_may_be_disabled(variable: str):
-    resolve([], {variable: "1"})
-
-
 def test_a_refused_variable_is_named():
-    with pytest.raises(SettingsError, match=r"^`VLLM_COMPILE_CACHE_SAVE_FORMAT`: "):
-        resolve([], {"VLLM_COMPILE_CACHE_SAVE_FORMAT": "unpacked"})
+    with pytest.raises(SettingsError, match=r"^`SERVE_SHIM_TENSOR_PARALLEL_SIZE`: "):
+        resolve([], {"SERVE_SHIM_TENSOR_PARALLEL_SIZE": "2"})
 
 
 def test_every_row_names_a_setting_or_a_section():

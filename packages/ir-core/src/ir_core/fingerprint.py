@@ -12,6 +12,7 @@ import enum
 import hashlib
 import logging
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -54,22 +55,50 @@ class Fingerprinter:
             return Fingerprint(None, str(error), ())
         return Fingerprint(_digest(factors), "", factors)
 
+    def fingerprint_module(self, module: str) -> Fingerprint:
+        """Fingerprint of a module and of all that it imports; says why there can be none."""
+        try:
+            factors = tuple(sorted(self._sources.factors(module, None).items()))
+        except UnreadableSourceError as error:
+            return Fingerprint(None, str(error), ())
+        return Fingerprint(_digest(factors), "", factors)
+
+    def own_factors(self, implementation: Implementation) -> dict[str, str] | None:
+        """The factors that no import leads to: values closed over, flags, named libraries.
+
+        None for an implementation without a fingerprint.
+        """
+        try:
+            return _own(implementation, _values_of(implementation))
+        except UnreadableSourceError:
+            return None
+
+    def changed(self, factors: Mapping[str, str]) -> str | None:
+        """The first of recorded factors that is another one now; None if all are the same.
+
+        `factors` are those of a fingerprint that are not its own. Nothing is parsed: where no file
+        has changed, no import has.
+        """
+        return next((name for name, value in factors.items() if self._now(name) != value), None)
+
+    def _now(self, factor: str) -> str | None:
+        kind, _, name = factor.partition(" ")
+        try:
+            if kind == "library":
+                return self._sources.libraries(name.partition("/")[0]).get(factor)
+            if kind == "version":
+                return self._sources.version(name)
+            return self._sources.digest(name) if kind == "module" else None
+        except UnreadableSourceError:
+            return None
+
     def _factors(self, implementation: Implementation) -> dict[str, str]:
-        values = _Values()
-        values.add("fn", implementation.written_fn)
-        values.add("supports_args", implementation.supports_args)
-        for layout in implementation.op.weight_layouts.packed:
-            if layout.name in implementation.layouts:
-                values.add(f"layout {layout.name}", (layout.pack, layout.unpack))
-        factors = {"python": _PYTHON, **values.factors}
-        for flag in ("inplace", "opaque", "batch_invariant"):
-            factors[flag] = str(getattr(implementation, flag))
+        values = _values_of(implementation)
+        factors = _own(implementation, values)
         for function in values.functions:
             factors |= self._sources.factors(function.__module__, function.__code__.co_filename)
         for module in values.modules:
             factors |= self._sources.factors(module, None)
-        for library in implementation.libraries:
-            factors[f"library {library.name}"] = _file_digest(library)
         return factors
 
     def _warn(self, implementation: Implementation, reason: str) -> None:
@@ -78,6 +107,25 @@ class Fingerprinter:
             return
         self._warned.add(name)
         _logger.warning("%s has no fingerprint, so it is not cached: %s", name, reason)
+
+
+def _values_of(implementation: Implementation) -> _Values:
+    values = _Values()
+    values.add("fn", implementation.written_fn)
+    values.add("supports_args", implementation.supports_args)
+    for layout in implementation.op.weight_layouts.packed:
+        if layout.name in implementation.layouts:
+            values.add(f"layout {layout.name}", (layout.pack, layout.unpack))
+    return values
+
+
+def _own(implementation: Implementation, values: _Values) -> dict[str, str]:
+    factors = {"python": _PYTHON, **values.factors}
+    for flag in ("inplace", "opaque", "batch_invariant"):
+        factors[flag] = str(getattr(implementation, flag))
+    for library in implementation.libraries:
+        factors[f"library {library.name}"] = _file_digest(library)
+    return factors
 
 
 class _Values:

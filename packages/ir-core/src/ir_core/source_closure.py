@@ -32,6 +32,7 @@ class SourceClosure:
 
     def __init__(self) -> None:
         self._modules: dict[str, _Module] = {}
+        self._digests: dict[str, str] = {}
         self._versions: dict[str, dict[str, str]] = {}
         self._libraries: dict[str, dict[str, str]] = {}
         self._distributions: Mapping[str, list[str]] | None = None
@@ -46,7 +47,7 @@ class SourceClosure:
         """
         _check_file(module, code_file)
         own = self._versions_of(_top(module))
-        factors = dict(self._libraries_of(_top(module)))
+        factors = dict(self.libraries(_top(module)))
         pending = [module]
         while pending:
             name = pending.pop()
@@ -62,11 +63,30 @@ class SourceClosure:
                     factors |= versions
         return factors
 
+    def digest(self, module: str) -> str:
+        """Digest of a module's file; that of nothing for one without a file.
+
+        Raises:
+            UnreadableSourceError: the file cannot be read.
+        """
+        known = self._modules.get(module)
+        if known is not None:
+            return known.digest
+        if module not in self._digests:
+            self._digests[module] = hashlib.sha256(_source(module)).hexdigest()
+        return self._digests[module]
+
+    def version(self, distribution: str) -> str:
+        """Version of a distribution, "absent" if it is not installed."""
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            return "absent"
+
     def _module(self, name: str) -> _Module:
         known = self._modules.get(name)
         if known is None:
-            file = _file(name)
-            source = _read(name, file) if file else b""
+            file, source = _file(name), _source(name)
             imports = _imports(name, source) if file and file.endswith(".py") else ()
             kept = sorted({each for each in imports if _top(each) not in sys.stdlib_module_names})
             known = _Module(hashlib.sha256(source).hexdigest(), tuple(kept))
@@ -96,7 +116,8 @@ class SourceClosure:
             self._distributions = metadata.packages_distributions()
         return sorted(set(self._distributions.get(top, ())))
 
-    def _libraries_of(self, top: str) -> dict[str, str]:
+    def libraries(self, top: str) -> dict[str, str]:
+        """Digests of the compiled libraries in a top-level package, as factors by name."""
         known = self._libraries.get(top)
         if known is None:
             known = self._libraries[top] = _library_digests(top)
@@ -160,6 +181,11 @@ def _package(name: str) -> str:
         return loaded.__package__ or ""
     spec = _spec(name)
     return (spec.parent or "") if spec is not None else ""
+
+
+def _source(name: str) -> bytes:
+    file = _file(name)
+    return _read(name, file) if file else b""
 
 
 def _read(name: str, file: str) -> bytes:

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ir_passes.backends.base import Backend, BackendContext, GraphForm
     from ir_passes.base import MatchRow, Pass, PassContext, PassResult, SizeRange
     from ir_passes.compiling.compile import compile  # noqa: A004
-    from ir_passes.compiling.compiled_model import CompiledModel
-    from ir_passes.compiling.report import CompileReport, format_compile_report
     from ir_passes.compiling.support import support_compile
     from ir_passes.default_pipeline import build_pipeline
     from ir_passes.dialect import Dialect
@@ -36,6 +34,8 @@ if TYPE_CHECKING:
     from ir_passes.pipeline import Pipeline
     from ir_passes.plugins import Addition
     from ir_passes.printer import print_graph
+    from ir_passes.programs.compiled_model import CompiledModel
+    from ir_passes.programs.report import CompileReport, format_compile_report
     from ir_passes.report import PassReport, PipelineReport, format_matches, format_report
     from ir_passes.runner import RunOptions, run_pipeline
     from ir_passes.tracing.model_trace import trace_model
@@ -48,8 +48,8 @@ _MODULES = {
     "tracing.whole_graph": ("WholeGraph", "trace_graph"),
     "backends.base": ("Backend", "BackendContext", "GraphForm"),
     "compiling.compile": ("compile",),
-    "compiling.compiled_model": ("CompiledModel",),
-    "compiling.report": ("CompileReport", "format_compile_report"),
+    "programs.compiled_model": ("CompiledModel",),
+    "programs.report": ("CompileReport", "format_compile_report"),
     "compiling.support": ("support_compile",),
     "default_pipeline": ("build_pipeline",),
     "dialect": ("Dialect",),

@@ -11,7 +11,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    JsonValue,
+)
 
 
 class ConfigModel(BaseModel):
@@ -82,6 +90,13 @@ class CacheMode(NamedChoice):
     RO = "ro"
     RW = "rw"
     REQUIRE = "require"
+
+
+class CacheTrust(NamedChoice):
+    """Whose entries of the compile cache are used."""
+
+    VERIFIED = "verified"
+    DIRECTORY = "directory"
 
 
 class CacheSaveFormat(NamedChoice):
@@ -201,12 +216,18 @@ class CompilationConfig(ConfigModel):
     """Options handed to Inductor, by their names there."""
     autotune: Annotated[AutotuneMode, BeforeValidator(to_switch)] = AutotuneMode.OFF
     """Time implementations per op and size: off, cached or on."""
-    cache_mode: Annotated[CacheMode, BeforeValidator(to_switch)] = CacheMode.RW
-    """Use of the compile cache: off, ro, rw or require."""
+    cache_mode: Annotated[CacheMode | None, BeforeValidator(to_switch)] = None
+    """Use of the compile cache: off, ro, rw or require; rw unless IR_DISABLE_COMPILE_CACHE is 1."""
     cache_dir: FilePath | None = None
     """Directory of the compile cache."""
     cache_key_file: FilePath | None = None
     """Key that nodes share to trust each other's cache entries."""
+    cache_trust: CacheTrust = CacheTrust.VERIFIED
+    """Entries to use: verified (those that the key vouches for) or directory (all of them)."""
+    cache_max_size: Annotated[ByteSize, BeforeValidator(refuse_bool), Field(gt=0)] = ByteSize(
+        4 << 30
+    )
+    """Size that the compile cache is kept below, such as 4GiB; what was used least goes first."""
     compile_cache_save_format: CacheSaveFormat = CacheSaveFormat.BINARY
     """Artifacts on disk: binary or unpacked."""
     debug_dump_path: FilePath | None = None

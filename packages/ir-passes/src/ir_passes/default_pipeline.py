@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ir_core import PluginError
 from ir_passes.base import Pass
@@ -13,13 +14,15 @@ from ir_passes.plugins import Addition
 from ir_passes.transforms.eliminate_noops import EliminateNoops
 from ir_passes.transforms.fuse_add_rms_norm import FuseAddRmsNorm
 from ir_passes.transforms.fuse_qk_norm_rope import FuseQkNormRope
+from ir_passes.transforms.shard_sequence import ShardSequence
 
 PASSES: tuple[Pass, ...] = (
     EliminateNoops(),
     FuseQkNormRope(),
     FuseAddRmsNorm(),
+    ShardSequence(),
 )
-"""Wider fusions come before those whose pattern is a part of theirs."""
+"""Wider fusions come before those whose pattern is a part of theirs; what is fused is sharded."""
 
 
 def build_pipeline(
@@ -33,7 +36,7 @@ def build_pipeline(
         PipelineError: a field names a pass that is not there.
         PluginError: a plug-in's pass takes a name or names a place that is not there.
     """
-    pipeline = Pipeline.of(*passes)
+    pipeline = Pipeline.of(*(_with_options(each, config) for each in passes))
     for addition in additions:
         pipeline = _add(pipeline, addition)
     for entry in pipeline:
@@ -50,6 +53,12 @@ def unserved_options(config: PassConfig, pipeline: Pipeline) -> tuple[str, ...]:
     served = {entry.step.option for entry in pipeline}
     fields = (name for name, value in config if value is True and name != "verify_each")
     return tuple(name for name in fields if name not in served)
+
+
+def _with_options(step: Pass, config: PassConfig) -> Pass:
+    if isinstance(step, ShardSequence) and config.sp_min_token_num is not None:
+        return replace(step, min_tokens=config.sp_min_token_num)
+    return step
 
 
 def _add(pipeline: Pipeline, addition: Addition) -> Pipeline:

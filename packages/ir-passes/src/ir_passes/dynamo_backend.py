@@ -37,7 +37,7 @@ def compile_graph(
     recipe = Recipe.of(config)
     whole = trace_graph(module, recipe.dialect)
     program = Compiler(whole, recipe).compile(SizeRange())
-    return whole.bind(program.bind({}))
+    return whole.bind(program.program.bind({}))
 
 
 def _refuse_grad(module: GraphModule, example_inputs: Sequence[Any]) -> None:

@@ -10,7 +10,13 @@ PassesError
 ├── SplitError          a graph that cannot be cut at its splitting ops
 ├── BackendError        a compiler of pieces that is not there, or that failed on a piece
 ├── CompileError        a model, sizes or arguments that the compiled program cannot serve
-└── CaptureError        a program that cannot be captured as a graph, or a replay on other memory
+├── CaptureError        a program that cannot be captured as a graph, or a replay on other memory
+├── CannotStoreError    compiled code, or what it rests on, that the compile cache cannot represent
+└── CacheError          the compile cache
+    ├── CacheMissError      nothing stored fits, where a miss is not allowed
+    ├── CorruptEntryError   an entry that is not what its manifest says
+    ├── UntrustedEntryError an entry, a directory or a key that others could have written
+    └── BundleError         a bundle that is malformed, expired, or signed by nobody known
 
 Misused donations are `ir_core.DonationError` and broken plug-ins `ir_core.PluginError`, as in eager
 mode.
@@ -59,3 +65,27 @@ class CompileError(PassesError):
 
 class CaptureError(PassesError):
     """A program cannot be captured for a size, or an input of its graph moved; names which."""
+
+
+class CannotStoreError(PassesError):
+    """Something cannot be stored and found again safely; the message is the reason."""
+
+
+class CacheError(PassesError):
+    """Base of what is wrong with the compile cache."""
+
+
+class CacheMissError(CacheError):
+    """Nothing stored fits, and the mode forbids to compile; says which factor differs."""
+
+
+class CorruptEntryError(CacheError):
+    """An entry is not what its manifest says: truncated, changed, or incomplete."""
+
+
+class UntrustedEntryError(CacheError):
+    """Others could have written it; says which file, and the command that settles it."""
+
+
+class BundleError(CacheError):
+    """A bundle cannot be taken in; says which rule it breaks and what to do."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import sympy
 import torch
@@ -13,23 +11,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ir_passes.location import UNKNOWN_LINE, line_of
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeGuard:
-    """An assumption about sizes.
-
-    Attributes:
-        expression: what must hold, in torch's symbols.
-        location: the line of source that asked, as torch knows it.
-        cause: the step that added it: "trace", or a pass's name.
-        formula: the same as an expression over symbols; None where there is none.
-    """
-
-    expression: str
-    location: str
-    cause: str
-    formula: Any = field(default=None, compare=False, repr=False)
+from ir_passes.shape_guard import ShapeGuard
 
 
 def num_guards(mode: FakeTensorMode | None) -> int:

@@ -1,4 +1,4 @@
-"""The line of a model's source that a node comes from."""
+"""Where a node comes from: the line of a model's source, and an input's path in the model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torch.fx import Node
 import ir_core
 
 UNKNOWN_LINE = "an unknown line"
+INPUT_PATH = "ir_input_path"
+"""Key in `meta` of a placeholder: the input's path in the model, `self.norm.weight`."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _GENERATED_CALLER = "<ir op "

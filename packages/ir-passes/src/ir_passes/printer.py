@@ -18,11 +18,9 @@ from torch.utils._dtype_abbrs import dtype_abbrs
 
 from ir_passes.dialect import Dialect
 from ir_passes.donation import donated_arguments
+from ir_passes.location import INPUT_PATH
 from ir_passes.metadata import fake_of, is_known_contiguous
 from ir_passes.symbols import SymbolNames
-
-INPUT_PATH = "ir_input_path"
-"""Key in `meta` of a placeholder: the input's path in the model, `self.norm.weight`."""
 
 
 def print_graph(graph: Graph, dialect: Dialect | None = None) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ir_passes.base import MatchRow, PassResult
-from ir_passes.guards import ShapeGuard
+from ir_passes.shape_guard import ShapeGuard
 from ir_passes.table import align
 
 _NOTHING = PassResult(0)

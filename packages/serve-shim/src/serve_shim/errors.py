@@ -6,6 +6,7 @@ ServeShimError
 ├── AddressInUseError        2  the port or socket is taken
 ├── ModelLoadError           3  a checkpoint that is missing, malformed or of an unknown family
 │   └── TokenizerError       3  its tokenizer or chat template
+├── CompileCacheError        6  the compile cache: nothing fits under `require`, or it is not sound
 ├── EngineDeadError          5  the step loop ended; every request in flight has failed
 ├── GenerationError          -  one request failed, through no fault of its own; the engine goes on
 └── RequestError             -  one request is wrong; the engine goes on
@@ -48,6 +49,15 @@ class EngineDeadError(ServeShimError):
     """The engine's step loop ended; requests in flight have failed with this cause."""
 
     exit_code = 5
+
+
+class CompileCacheError(ServeShimError):
+    """The compile cache has nothing that fits where a miss is forbidden, or cannot be trusted.
+
+    The message has every reason, one a line.
+    """
+
+    exit_code = 6
 
 
 class GenerationError(ServeShimError):

@@ -5,14 +5,21 @@ The only module that writes the environment. Called once by the command, never o
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import resource
+import shutil
 import sys
+import tempfile
 from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
+from ir_passes.cache.layout import default_root
+from ir_passes.cache.safe_files import PrivateDirectory, make_directories
+from ir_passes.config import CacheMode
+from ir_passes.errors import UntrustedEntryError
 from serve_shim.errors import SettingsError
 from serve_shim.settings.tree import Settings
 
@@ -25,6 +32,9 @@ _SPIN_COUNT = "20000"
 # another thread computes in Python: a step of 300 ops beside a chat template took 13 times as long.
 _SWITCH_INTERVAL_S = 0.0005
 _MAX_FILES = 65536
+_temporary: list[Path] = []
+# By default it is a directory of a known name in /tmp, where others can put code before us.
+_COMPILER_FILES = "TORCHINDUCTOR_CACHE_DIR"
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
@@ -32,8 +42,9 @@ def prepare_process(settings: Settings, environ: MutableMapping[str, str]) -> in
     """Write to `environ` what torch and ir_core read when they are imported; return the threads.
 
     Threads are `settings.threads`, else `OMP_NUM_THREADS`, else every core the process may use.
-    Batch invariance is written in all its spellings, so that they cannot disagree. Raises
-    SettingsError where `OMP_NUM_THREADS` is no positive number.
+    Where torch keeps compiled code is a directory that nobody else can write: with the compile
+    cache off it is new and removed at exit. Batch invariance is written in all its spellings, so
+    that they cannot disagree. Raises SettingsError where `OMP_NUM_THREADS` is no positive number.
     """
     threads = settings.threads or _inherited_threads(environ) or count_cores()
     environ["OMP_NUM_THREADS"] = str(threads)
@@ -41,6 +52,9 @@ def prepare_process(settings: Settings, environ: MutableMapping[str, str]) -> in
         environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
     switch = "1" if settings.batch_invariant else "0"
     environ["IR_BATCH_INVARIANT"] = environ["VLLM_BATCH_INVARIANT"] = switch
+    if not environ.get(_COMPILER_FILES):
+        is_kept = settings.compilation_config.cache_mode is not CacheMode.OFF
+        environ[_COMPILER_FILES] = str(_compiler_directory(environ, is_kept=is_kept))
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     keep_freed_memory()
     raise_file_limit()
@@ -84,6 +98,27 @@ def raise_file_limit() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with suppress(OSError, ValueError):  # some systems allow less than they say
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _compiler_directory(environ: MutableMapping[str, str], *, is_kept: bool) -> Path:
+    """The user's own directory, or one of this process where that is not wanted or not safe."""
+    if is_kept:
+        with suppress(OSError, RuntimeError, UntrustedEntryError):
+            own = default_root(environ).parent
+            make_directories(own)
+            with PrivateDirectory.open(own) as above, above.make("inductor") as directory:
+                os.fchmod(directory.descriptor, 0o700)
+                return directory.path
+    directory = Path(tempfile.mkdtemp(prefix="serve-shim-inductor-"))
+    _temporary.append(directory)
+    return directory
+
+
+@atexit.register
+def remove_temporary_directories() -> None:
+    """Remove what this process made for itself alone; a process that skips its exit calls it."""
+    while _temporary:
+        shutil.rmtree(_temporary.pop(), ignore_errors=True)
 
 
 def _own_directories(cgroups: Path, own_cgroup: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 
 from torch.fx import GraphModule
 
+from ir_passes.backends.piece import CompiledPiece
+from ir_passes.backends.stored_code import StoredCode
 from ir_passes.base import SizeRange
 from ir_passes.dialect import Dialect
-
-CompiledPiece = Callable[[list[Any]], Sequence[Any]]
-"""Takes the piece's inputs as one list, which it may empty, and returns its outputs."""
+from ir_passes.errors import CannotStoreError
 
 
 class GraphForm(StrEnum):
@@ -71,3 +71,20 @@ class Backend(ABC):
         Every node has its fake value in `meta["val"]`. Placeholders are tensors and sizes; the
         graph returns a tuple.
         """
+
+    def store(self, piece: CompiledPiece) -> StoredCode:
+        """The code of a piece that this backend compiled, to be loaded in another process.
+
+        Raises:
+            CannotStoreError: the backend stores nothing, or not this piece; says why.
+        """
+        raise CannotStoreError(f"Backend `{self.name}` does not store its code.")
+
+    def load(self, code: StoredCode) -> CompiledPiece:
+        """The callable of stored code, without compiling.
+
+        Raises:
+            CannotStoreError: the backend stores nothing.
+            BackendError: the code does not load here; says why.
+        """
+        raise CannotStoreError(f"Backend `{self.name}` does not store its code.")

@@ -14,9 +14,9 @@ from torch._guards import TracingContext, tracing
 from torch.fx import GraphModule
 
 from ir_passes.backends.base import Backend, BackendContext, CompiledPiece
-from ir_passes.backends.write_order import reads_before_writes
+from ir_passes.backends.code_loader import load_code
+from ir_passes.backends.stored_code import StoredCode
 from ir_passes.errors import BackendError
-from ir_passes.metadata import fake_mode_of, fake_of
 
 _SETTINGS: Mapping[str, Any] = {
     "use_post_grad_passes": False,
@@ -49,6 +49,9 @@ class Inductor(Backend):
         from torch._inductor.utils import BoxedBool  # noqa: PLC0415
         from torch._inductor.virtualized import V  # noqa: PLC0415
 
+        from ir_passes.backends.write_order import reads_before_writes  # noqa: PLC0415
+        from ir_passes.metadata import fake_mode_of, fake_of  # noqa: PLC0415
+
         settings = {**_SETTINGS, **(_STATIC_SETTINGS if context.is_static else {})}
         settings |= context.options
         _check_options(context.options, config)
@@ -73,6 +76,25 @@ class Inductor(Backend):
                 is_inference=True,
             )
         return getattr(compiled, "current_callable", None) or compiled
+
+    def store(self, piece: CompiledPiece) -> StoredCode:
+        """The code of a piece that was compiled for the CPU.
+
+        Raises:
+            CannotStoreError: it needs more than its own C++ kernels and registered ops; says what.
+        """
+        # What only loads has no use for it.
+        from ir_passes.backends.code_extraction import extract_code  # noqa: PLC0415
+
+        return extract_code(piece)
+
+    def load(self, code: StoredCode) -> CompiledPiece:
+        """The callable of stored code; imports nothing of Inductor.
+
+        Raises:
+            BackendError: a library or an op that the code needs is not to be had here.
+        """
+        return load_code(code, self.name)
 
 
 def _check_options(options: Mapping[str, Any], config: Any) -> None:

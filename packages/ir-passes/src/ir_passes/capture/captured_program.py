@@ -8,15 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from ir_passes.backends.base import CompiledPiece
+from ir_passes.backends.piece import CompiledPiece
 from ir_passes.capture.runner import CapturedGraph, CaptureRunner
-from ir_passes.compiling.compiled_model import BoundProgram, CompiledModel
 from ir_passes.errors import CaptureError
-from ir_passes.printer import INPUT_PATH
-from ir_passes.splitting.split import Piece
+from ir_passes.programs.compiled_model import BoundProgram, CompiledModel
+from ir_passes.programs.plan import PieceStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,36 +129,23 @@ class _Pieces:
 
     def __init__(self, runner: CaptureRunner) -> None:
         self._runner = runner
-        self._computed: set[Node] = set()
         self.all: list[_CapturedPiece] = []
 
-    def wrap(self, piece: Piece, call: CompiledPiece) -> CompiledPiece:
+    def wrap(self, piece: PieceStep, call: CompiledPiece) -> CompiledPiece:
         """Code that captures the piece when it is called first."""
-        known = self._computed
-        moving = [
-            position
-            for position, node in enumerate(piece.inputs)
-            if node.op != "placeholder" and node not in known
-        ]
-        known.update(piece.outputs)
-        wrapped = _CapturedPiece(piece, call, moving, self._runner)
+        wrapped = _CapturedPiece(piece, call, self._runner)
         self.all.append(wrapped)
         return wrapped
 
 
 class _CapturedPiece:
-    """A piece's code for one token count: captured by the first call, replayed by all others.
+    """A piece's code for one token count: captured by the first call, replayed by all others."""
 
-    `moving` are the positions of inputs that a splitting op returned, in new memory each time.
-    """
-
-    def __init__(
-        self, piece: Piece, call: CompiledPiece, moving: Sequence[int], runner: CaptureRunner
-    ) -> None:
+    def __init__(self, piece: PieceStep, call: CompiledPiece, runner: CaptureRunner) -> None:
         self._name = piece.name
-        self._input_names = [str(node.meta.get(INPUT_PATH, node.name)) for node in piece.inputs]
+        self._input_names = list(piece.labels)
         self._call = call
-        self._moving = moving
+        self._moving = piece.moving
         self._runner = runner
         self._copies: dict[int, Tensor] = {}
         self.graph: CapturedGraph | None = None

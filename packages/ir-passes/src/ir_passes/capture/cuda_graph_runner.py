@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ir_passes.backends.base import CompiledPiece
+from ir_passes.backends.piece import CompiledPiece
 from ir_passes.capture.static_inputs import StaticInputs
 from ir_passes.errors import CaptureError
 

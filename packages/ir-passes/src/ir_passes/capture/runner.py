@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ir_passes.backends.base import CompiledPiece
+from ir_passes.backends.piece import CompiledPiece
 
 
 class CapturedGraph(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import perf_counter
 
@@ -15,20 +15,14 @@ from ir_passes.compiling.dump import describe_range, dump_program
 from ir_passes.compiling.program import RangeProgram
 from ir_passes.compiling.recipe import Recipe
 from ir_passes.compiling.units import Unit, compile_piece
-from ir_passes.guards import ShapeGuard
+from ir_passes.programs.progress import Progress, no_progress
 from ir_passes.runner import RunOptions, run_pipeline
+from ir_passes.shape_guard import ShapeGuard
 from ir_passes.splitting.split import split_graph
 from ir_passes.splitting.structure import structure_of
 from ir_passes.tracing.whole_graph import WholeGraph
 
 _logger = logging.getLogger("ir_passes.compiler")
-
-Progress = Callable[[str, int, int], None]
-"""Called with a phase, how much of it is done and of how much."""
-
-
-def no_progress(phase: str, done: int, total: int) -> None:
-    """Tell nobody."""
 
 
 class Compiler:

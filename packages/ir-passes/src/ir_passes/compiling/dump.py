@@ -15,9 +15,9 @@ from torch._logging import trace_structured
 
 from ir_passes.base import SizeRange
 from ir_passes.compiling.program import RangeProgram
-from ir_passes.compiling.report import ProgramReport, selection_lines
 from ir_passes.dialect import Dialect
 from ir_passes.printer import print_graph
+from ir_passes.programs.report import selection_lines
 from ir_passes.splitting.split import Piece
 from ir_passes.tracing.model_trace import ModelTrace
 
@@ -71,7 +71,7 @@ def computation_graph(program: RangeProgram) -> str:
             same = names[id(program.units[step.name])]
             if same != step.name:
                 parts.append(f"{step.name} = {same}")
-    parts.append(program.stitching.source({}))
+    parts.append(program.program.stitching().source({}))
     return "\n\n".join(parts)
 
 
@@ -91,7 +91,7 @@ def _stages(program: RangeProgram, dialect: Dialect) -> Mapping[str, Callable[[]
 
 
 def _selections(program: RangeProgram) -> str:
-    return "\n".join(selection_lines(ProgramReport.of(program))) + "\n"
+    return "\n".join(selection_lines(program.report())) + "\n"
 
 
 def _show(directory: Path | None, prefix: str, texts: Mapping[str, Callable[[], str]]) -> None:

@@ -1,9 +1,4 @@
-"""Between a model's own call and its graph: arguments to inputs, outputs to the result.
-
-Where both follow from what Dynamo recorded, they become code without a lookup of any module. Where
-not (a call that also writes attributes, a result that is not built from outputs), Dynamo's own
-function does it.
-"""
+"""The interface of a traced model, and what its later calls must share with the example."""
 
 from __future__ import annotations
 
@@ -11,105 +6,64 @@ import dis
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import SymInt, Tensor
 
-from ir_core.generated_code import build
-from ir_passes.compiling.source_path import SourcePath
-from ir_passes.errors import CompileError
-from ir_passes.tracing.graph_input import GraphInput
+from ir_passes.metadata import fake_of
+from ir_passes.programs.argument_check import ArgumentCheck, ExpectedTensor, named_leaves
+from ir_passes.programs.interface import Interface, path_of
+from ir_passes.programs.program import Flat
 from ir_passes.tracing.model_trace import ModelTrace, target_of
-
-Flat = Callable[..., Sequence[Any]]
 
 _EFFECTS = ("CALL", "STORE_ATTR", "STORE_SUBSCR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_SUBSCR")
 _BRACKETS = {tuple: "({})", list: "[{}]", dict: "{{{}}}"}
 
 
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """How a model is called, and how its graph is.
+def interface_of(trace: ModelTrace) -> Interface:
+    """How a traced model is called: directly, or by the function that Dynamo made of it."""
+    target, inputs = target_of(trace.function), trace.whole.inputs
+    result = None if _has_side_effects(trace) else _result(trace)
+    is_direct = result is not None and trace.whole.functionalized is None
+    is_direct = is_direct and all(path_of(each) is not None for each in inputs)
 
-    Attributes:
-        signature: of the function that was traced, without `self`.
-        inputs: the graph's, in order.
-        result: code that builds the model's result of `outputs`; None where it cannot be written.
-    """
+    def indirect(program: Flat) -> Callable[..., Any]:
+        return trace.call_with(trace.whole.bind(program))
 
-    trace: ModelTrace
-    owner: object | None
-    signature: inspect.Signature
-    inputs: tuple[GraphInput, ...]
-    result: str | None
+    return Interface(
+        target, inputs, trace.dims, trace.global_names, result, None if is_direct else indirect
+    )
 
-    @classmethod
-    def of(cls, trace: ModelTrace) -> Interface:
-        """Work out the interface of a traced model."""
-        target = target_of(trace.function)
-        owner = getattr(target, "__self__", None)
-        inputs = trace.whole.inputs
-        result = None if _has_side_effects(trace) else _result(trace)
-        return cls(trace, owner, inspect.signature(target), inputs, result)
 
-    @property
-    def is_direct(self) -> bool:
-        """Whether a call needs nothing of Dynamo's and nothing of AOTAutograd's."""
-        if self.result is None or self.trace.whole.functionalized is not None:
-            return False
-        return all(self._path(each) is not None for each in self.inputs)
+def argument_check_of(trace: ModelTrace) -> ArgumentCheck:
+    """What the arguments of the traced call were like."""
+    signature = inspect.signature(target_of(trace.function))
+    fakes = _fakes_by_path(trace)
+    tensors: dict[str, ExpectedTensor] = {}
+    constants: dict[str, Any] = {}
+    for path, value in named_leaves(signature, trace.args, trace.kwargs):
+        if not isinstance(value, Tensor):
+            constants[path] = value
+        elif path in fakes:
+            fake = fakes[path]
+            shape, strides = _fixed(fake.shape), _fixed(fake.stride())
+            tensors[path] = ExpectedTensor(fake.dtype, fake.device, shape, strides)
+    return ArgumentCheck(signature, tensors, constants)
 
-    def state(self) -> dict[int, Any]:
-        """The model's tensors by the position of their input, as they are now.
 
-        Raises:
-            CompileError: an input that is no longer where it was.
-        """
-        values: dict[int, Any] = {}
-        for position, each in enumerate(self.inputs):
-            path = self._path(each)
-            if path is None or not self._is_state(path):
-                continue
-            try:
-                values[position] = path.resolve(self._locals(), self.trace.global_names)
-            except (KeyError, AttributeError, IndexError, TypeError) as error:
-                raise CompileError(
-                    f"`{each.path}` is gone from the model: {type(error).__name__}: {error}"
-                ) from error
-        return values
+def _fakes_by_path(trace: ModelTrace) -> Mapping[str, Tensor]:
+    placeholders = trace.whole.module.graph.find_nodes(op="placeholder")
+    return {
+        each.path: fake_of(node)
+        for each, node in zip(trace.whole.inputs, placeholders, strict=True)
+        if isinstance(fake_of(node), Tensor)
+    }
 
-    def wrap(self, program: Flat) -> Callable[..., Any]:
-        """A function with the model's signature that calls a program.
 
-        A direct interface calls it with the inputs that are no state, any other with all.
-        """
-        if not self.is_direct:
-            return self.trace.call_with(program)
-        paths = [path for each in self.inputs if (path := self._path(each)) is not None]
-        given = ", ".join(path.expression() for path in paths if not self._is_state(path))
-        names = tuple(self.signature.parameters)
-        text = (
-            f"def call({', '.join(names)}):\n"
-            f"    outputs = program({given})\n"
-            f"    return {self.result}\n"
-        )
-        return build("call", text, {"program": program}, "compiled", self._defaults())
-
-    def _path(self, each: GraphInput) -> SourcePath | None:
-        return SourcePath.parse(each.source) if each.source else None
-
-    def _is_state(self, path: SourcePath) -> bool:
-        return not path.is_local or path.root not in self.signature.parameters
-
-    def _locals(self) -> Mapping[str, Any]:
-        return {"self": self.owner} if self.owner is not None else {}
-
-    def _defaults(self) -> tuple[Any, ...]:
-        values = (each.default for each in self.signature.parameters.values())
-        return tuple(each for each in values if each is not inspect.Parameter.empty)
+def _fixed(sizes: Sequence[Any]) -> tuple[int | None, ...]:
+    return tuple(None if isinstance(each, SymInt) else int(each) for each in sizes)
 
 
 class _CalledError(Exception):

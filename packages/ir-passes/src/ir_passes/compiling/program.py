@@ -1,32 +1,26 @@
-"""The program of one range of token counts: passes, split, units and the function they make."""
+"""The program of one range of token counts with all that it was made from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import sympy
 from torch.fx import Node
 
 from ir_passes.arguments import bound_arguments
-from ir_passes.backends.base import CompiledPiece
 from ir_passes.base import SizeRange
-from ir_passes.compiling.donated_inputs import refuse_sharing
-from ir_passes.compiling.stitching import Stitching
+from ir_passes.compiling.plans import constants_of, plan_of, targets_of
 from ir_passes.compiling.units import Unit
 from ir_passes.dialect import Dialect
 from ir_passes.evaluation import fake_arguments
 from ir_passes.location import line_of
 from ir_passes.lowering.selections import NodeSelection
-from ir_passes.metadata import fake_of, storages_of, symbols_in
+from ir_passes.metadata import fake_of, symbols_in
+from ir_passes.programs.program import Program
+from ir_passes.programs.report import PieceReport, ProgramReport
 from ir_passes.report import PipelineReport
 from ir_passes.splitting.split import Piece, SplitGraph
-
-Flat = Callable[..., Sequence[Any]]
-
-Wrap = Callable[[Piece, CompiledPiece], CompiledPiece]
-"""What runs in the place of a piece's code: takes the piece and that code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +33,7 @@ class RangeProgram:
         split: the graph after the passes, in steps.
         units: by a piece's name its compiled code, which equal pieces share.
         splitting: selections of the splitting ops, which run as in eager mode.
+        program: what runs.
     """
 
     sizes: SizeRange
@@ -46,7 +41,7 @@ class RangeProgram:
     split: SplitGraph = field(repr=False)
     units: Mapping[str, Unit] = field(repr=False)
     splitting: tuple[NodeSelection, ...]
-    stitching: Stitching = field(repr=False)
+    program: Program = field(repr=False)
 
     @classmethod
     def of(
@@ -58,8 +53,14 @@ class RangeProgram:
         dialect: Dialect,
     ) -> RangeProgram:
         """Put the parts together."""
-        stitching = Stitching(split, dialect, {name: unit.call for name, unit in units.items()})
-        return cls(sizes, passes, split, units, tuple(_splitting(split, dialect)), stitching)
+        program = Program(
+            sizes,
+            plan_of(split, dialect),
+            {name: unit.call for name, unit in units.items()},
+            targets_of(split, dialect),
+            constants_of(split),
+        )
+        return cls(sizes, passes, split, units, tuple(_splitting(split, dialect)), program)
 
     @property
     def distinct_units(self) -> tuple[Unit, ...]:
@@ -71,32 +72,20 @@ class RangeProgram:
         values = [fake_of(node) for piece in self.split.pieces for node in piece.inputs]
         return symbols_in(values)
 
-    def bind(self, state: Mapping[int, Any], wrap: Wrap | None = None) -> Flat:
-        """The function of the inputs that are no state; state by the position of its input.
-
-        `wrap` is called for every piece, in the order in which they run.
-        """
-        names = {self.split.inputs[position].name: value for position, value in state.items()}
-        pieces = {} if wrap is None else self._wrapped(wrap)
-        function = self.stitching.function(names, pieces)
-        free = [place for place in range(len(self.split.inputs)) if place not in state]
-        donated = [index for index, place in enumerate(free) if place in self._overwritten()]
-        return refuse_sharing(function, donated, tuple(state.values())) if donated else function
-
-    def _wrapped(self, wrap: Wrap) -> dict[str, CompiledPiece]:
-        return {each.name: wrap(each, self.units[each.name].call) for each in self.split.pieces}
-
-    def _overwritten(self) -> set[int]:
-        """Positions of the graph's inputs whose memory some piece may overwrite: donated ones."""
-        storages = frozenset().union(
-            *(
-                storages_of(piece.inputs[place])
-                for piece in self.split.pieces
-                for place in piece.overwritable
+    def report(self) -> ProgramReport:
+        """The facts of the program."""
+        used = list(self.units.values())
+        pieces = tuple(
+            PieceReport(
+                unit.piece.name,
+                sum(each is unit for each in used),
+                unit.seconds,
+                unit.lowered.selections,
+                unit.lowered.clones,
             )
+            for unit in self.distinct_units
         )
-        inputs = enumerate(self.split.inputs)
-        return {place for place, node in inputs if storages_of(node) & storages}
+        return ProgramReport(self.sizes, self.passes, pieces, self.splitting)
 
     def selections(self) -> Iterator[NodeSelection]:
         """A row for every IR op of the program, those of equal pieces repeated."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ir_core.groups import axis_sizes
 from ir_passes.backends.base import Backend
 from ir_passes.backends.registry import find_backend
 from ir_passes.config import CompilationConfig
@@ -56,6 +57,7 @@ class Recipe:
             find_backend(config.backend),
             pipeline,
             Dialect(splitting_ops=config.splitting_ops),
+            axis_sizes(),
             options=dict(config.inductor_compile_config),
             verify_each=config.pass_config.verify_each,
             dump_path=config.debug_dump_path,

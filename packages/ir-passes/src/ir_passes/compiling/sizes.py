@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import sympy
 
 from ir_passes.base import SizeRange
-from ir_passes.guards import ShapeGuard
+from ir_passes.shape_guard import BrokenGuard, ShapeGuard
 from ir_passes.tracing.dynamic_dims import TOKENS
 
 # Guards over two labels are evaluated at the ends of their ranges, where they change.
 _CORNERS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class BrokenGuard:
-    """A guard that does not hold for some sizes, by label: `{"tokens": 1}` is the first such."""
-
-    guard: ShapeGuard
-    sizes: Mapping[str, int]
-
-    def __str__(self) -> str:
-        sizes = ", ".join(f"{label}={size}" for label, size in self.sizes.items())
-        guard = self.guard
-        return f"`{guard.expression}` ({guard.cause}, {guard.location}) does not hold for {sizes}"
 
 
 def plan_ranges(

@@ -15,11 +15,12 @@ from ir_passes.base import SizeRange
 from ir_passes.compiling.copies import copy_module, specialize
 from ir_passes.dialect import Dialect
 from ir_passes.errors import BackendError, PassesError
-from ir_passes.guards import ShapeGuard, guards_since, num_guards
+from ir_passes.guards import guards_since, num_guards
 from ir_passes.lowering.clones import CloneRow, check_outputs_apart, eliminate_clones
 from ir_passes.lowering.lower import lower
 from ir_passes.lowering.selections import NodeSelection
 from ir_passes.metadata import fake_mode_of, fake_of
+from ir_passes.shape_guard import ShapeGuard
 from ir_passes.splitting.split import Piece
 
 

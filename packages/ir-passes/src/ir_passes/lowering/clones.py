@@ -8,7 +8,6 @@ what keeps two results apart.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations, product
 
 from torch import Tensor
@@ -17,6 +16,7 @@ from torch.fx import Graph, Node
 from ir_passes.errors import LoweringError
 from ir_passes.evaluation import refresh_fakes
 from ir_passes.location import line_of
+from ir_passes.lowering.clone_row import CloneRow
 from ir_passes.metadata import (
     difference,
     fake_mode_of,
@@ -27,20 +27,6 @@ from ir_passes.metadata import (
 )
 from ir_passes.region import may_overlap
 from ir_passes.writes import written_tensors
-
-
-@dataclass(frozen=True, slots=True)
-class CloneRow:
-    """One clone that lowering put in: removed, or kept for a reason ("" where it was removed)."""
-
-    node: str
-    line: str
-    reason: str = ""
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the clone is still there."""
-        return bool(self.reason)
 
 
 def eliminate_clones(

@@ -13,8 +13,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from ir_passes.dialect import Dialect
 from ir_passes.errors import SplitError
+from ir_passes.location import INPUT_PATH
 from ir_passes.metadata import fake_of, symbols_in, tensors_in
-from ir_passes.printer import INPUT_PATH
 from ir_passes.splitting.liveness import Liveness
 
 

@@ -103,7 +103,9 @@ def _mark(tensor: Tensor, dim: int, label: str, kind: DynamicShapesType) -> None
     # It costs a second, and only what is compiled needs it.
     from torch._dynamo import decorators  # noqa: PLC0415
 
-    if kind is DynamicShapesType.UNBACKED:
+    # A backed size is at least 2, and calls of 1 token get a program of their own; calls of 1 of
+    # anything else do not.
+    if kind is DynamicShapesType.UNBACKED or (kind is DynamicShapesType.BACKED and label != TOKENS):
         hint = tensor.shape[dim]
         decorators.mark_unbacked(tensor, dim, shape_id=label, hint_override=hint)
     else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from ir_passes.printer import INPUT_PATH
+from ir_passes.location import INPUT_PATH
 
 _ROOT = re.compile(r"^[LG]\['([^']+)'\]")
 _CONTAINERS = re.compile(r"\._(?:modules|parameters|buffers)(?=\[)")

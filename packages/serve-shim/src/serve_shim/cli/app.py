@@ -1,7 +1,7 @@
-"""The command line's commands: serve (the default) and collect-env. It parses no settings.
+"""The command line's commands: serve (the default), cache and collect-env. It parses no settings.
 
 cyclopts dispatches, shows help and the version, and writes shell completion; the tokens of
-`serve` go to `serve_shim.settings` as they are.
+`serve` and `cache explain` go to `serve_shim.settings` as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
+from serve_shim.cli.cache import EXPLAIN, cache_app
+from serve_shim.cli.cache_explain import explain
 from serve_shim.cli.collect_env import collect_env
 from serve_shim.cli.help import serve_signature
 from serve_shim.cli.serve import serve
@@ -25,7 +27,8 @@ _EPILOGUE = (
     "replaced whole. - and _ are interchangeable; --no-NAME turns a switch off. --help=TOPIC shows "
     "a heading, a setting, a section such as limits or compilation-config, or all."
 )
-_COMMANDS = ("serve", "collect-env")
+_COMMANDS = ("serve", "collect-env", "cache")
+_PARSED = ("collect-env", "cache", "--install-completion")
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
@@ -59,13 +62,16 @@ def build_app(topic: str | None = None) -> App:
     app.default(display)
     if topic is None:
         app.command(display, name="serve")
+        app.command(cache_app(display))
         app.command(collect_env, name="collect-env")
         app.register_install_completion_command()
     return app
 
 
 def _dispatch(app: App, tokens: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    if tokens[:1] == ("collect-env",) or tokens[:1] == ("--install-completion",):
+    if tokens[:2] == EXPLAIN:
+        return explain(tokens[2:], environ)
+    if tokens and tokens[0] in _PARSED:
         code = app(list(tokens), exit_on_error=False, print_error=False)
         return code if isinstance(code, int) else 0
     if tokens[:1] == ("serve",):

@@ -6,12 +6,14 @@ The caller has set priorities and entered no phase; it enters `READY` when it se
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ir_core import IrError
-from ir_passes.errors import CaptureError, PassesError
+from ir_passes.config import CacheMode
+from ir_passes.errors import CacheMissError, CaptureError, PassesError
+from ir_passes.programs.report import CacheStatus, CompileReport, format_compile_report
 from serve_shim.compilation.capture_counters import CaptureCounters
 from serve_shim.compilation.compilable_model import CompilableModel
 from serve_shim.compilation.graph_table import GraphTable
@@ -26,15 +28,12 @@ from serve_shim.engine.stats_sink import StatsSink
 from serve_shim.engine.status import Phase, StartupStatus
 from serve_shim.engine.step_buffers import StepInputs
 from serve_shim.engine.warmup import warm_up
-from serve_shim.errors import ModelLoadError, SamplingParamsError, SettingsError
+from serve_shim.errors import CompileCacheError, ModelLoadError, SamplingParamsError, SettingsError
 from serve_shim.loading import LoadedModel, describe_weights, load_model
 from serve_shim.models.causal_lm import CausalLM
 from serve_shim.models.model_config import ModelConfig
 from serve_shim.sampling.params import SamplingParams
 from serve_shim.settings.tree import Settings
-
-if TYPE_CHECKING:
-    from ir_passes import CompileReport
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +43,8 @@ def build_engine(
 ) -> AsyncEngine:
     """Load the model, allocate its cache, warm up and start the step loop; blocks.
 
-    `sink` hears nothing of the warm-up. Raises `ModelLoadError` or `SettingsError`.
+    `sink` hears nothing of the warm-up. Raises `ModelLoadError`, `SettingsError`, or
+    `CompileCacheError` where the compile cache is required and has nothing that fits.
     """
     parts = build_parts(settings, status)
     if sink is not None:
@@ -57,26 +57,11 @@ def build_parts(
 ) -> EngineParts:
     """What `build_engine` starts a thread around; unbounded, any number of requests may wait."""
     started = time.monotonic()
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
     plan = plan_compilation(settings)
-    loaded = _load(settings, status)
-    model = CompilableModel(loaded.model)
-    max_queue = settings.scheduler.max_queue if is_bounded else None
-    config = _engine_config(settings, loaded, max_queue)
-    table = plan_graphs(plan.config, config)
-    parts = assemble(
-        model,
-        model_name=loaded.name,
-        model_config=loaded.config,
-        tokenizer=loaded.tokenizer,
-        eos_ids=loaded.generation.eos_ids,
-        dtype=loaded.model.dtype,
-        config=config,
-        sampling_defaults=loaded.generation.sampling(),
-    )
-    _log_cache(config)
-    _compile(loaded.model, model, plan, config, status)
+    loaded, model, parts = _uncompiled(settings, status, is_bounded=is_bounded)
+    table = plan_graphs(plan.config, parts.config)
+    _log_cache(parts.config)
+    _compile(loaded.model, model, plan, parts.config, status)
     parts = replace(parts, compile_report=model.report)
     if table is None:
         logger.info("No graphs are captured: %s", plan.reasons["cudagraph_mode"])
@@ -94,6 +79,47 @@ def build_parts(
         now - loaded_at,
     )
     return parts
+
+
+def look_up(settings: Settings) -> CompileReport:
+    """What a start with these settings loads from the compile cache; compiles and serves nothing.
+
+    Raises `CacheMissError` with the reasons where nothing fits, and `SettingsError` and
+    `ModelLoadError` as a start does, for a model that is not compiled too.
+    """
+    plan = plan_compilation(settings)
+    if not plan.is_compiled:
+        raise SettingsError(f"the model runs eagerly, without the cache: {plan.reasons['mode']}")
+    _, model, parts = _uncompiled(settings, StartupStatus(), is_bounded=True)
+    config = plan.config.model_copy(update={"cache_mode": CacheMode.REQUIRE})
+    try:
+        return model.compile(config, parts.config, lambda _phase, _done, _total: None)
+    except CacheMissError:
+        raise
+    except (IrError, PassesError) as error:
+        raise ModelLoadError(f"the model cannot be compiled: {error}") from error
+
+
+def _uncompiled(
+    settings: Settings, status: StartupStatus, *, is_bounded: bool
+) -> tuple[LoadedModel, CompilableModel, EngineParts]:
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    loaded = _load(settings, status)
+    model = CompilableModel(loaded.model)
+    parts = assemble(
+        model,
+        model_name=loaded.name,
+        model_config=loaded.config,
+        tokenizer=loaded.tokenizer,
+        eos_ids=loaded.generation.eos_ids,
+        dtype=loaded.model.dtype,
+        config=_engine_config(
+            settings, loaded, settings.scheduler.max_queue if is_bounded else None
+        ),
+        sampling_defaults=loaded.generation.sampling(),
+    )
+    return loaded, model, parts
 
 
 def _load(settings: Settings, status: StartupStatus) -> LoadedModel:
@@ -134,12 +160,21 @@ def _compile(
 
     try:
         report = model.compile(plan.config, config, progress)
+    except CacheMissError as error:
+        raise CompileCacheError(
+            f"{error}\nStart once with `--cache-mode=rw`, or bring an entry by `serve-shim cache "
+            "import`."
+        ) from error
     except (IrError, PassesError) as error:
         raise ModelLoadError(
             f"the model cannot be compiled: {error}\nRun it with `--enforce-eager` meanwhile."
         ) from error
-    logger.info("torch.compile and passes took %.2f s in total", time.monotonic() - started)
-    _log_compilation(report)
+    seconds = time.monotonic() - started
+    if report.cache.status is CacheStatus.HIT:
+        logger.info("Loaded compiled programs from the cache in %.2f s", seconds)
+    else:
+        logger.info("torch.compile and passes took %.2f s in total", seconds)
+    logger.debug("Compilation:\n%s", format_compile_report(report))
     sizes = [size for each in report.programs for size in (each.sizes.first, each.sizes.first + 6)]
     difference = check_against_eager(eager, model, config, sizes)
     logger.info("Compiled and eager outputs differ by %.2g of the largest", difference)
@@ -158,12 +193,6 @@ def _capture(
             f"the model cannot be captured: {error}\nRun it with `-cc.cudagraph_mode=NONE` "
             "meanwhile."
         ) from error
-
-
-def _log_compilation(report: "CompileReport") -> None:
-    from ir_passes import format_compile_report  # noqa: PLC0415 - with it, the compile stack
-
-    logger.debug("Compilation:\n%s", format_compile_report(report))
 
 
 def _check_defaults(loaded: LoadedModel) -> None:

@@ -9,9 +9,9 @@ from ir_passes.table import align
 if TYPE_CHECKING:
     from ir_core.selection import Rejection
     from ir_passes import CompileReport
-    from ir_passes.compiling.report import PieceReport, ProgramReport
-    from ir_passes.guards import ShapeGuard
     from ir_passes.lowering.selections import NodeSelection
+    from ir_passes.programs.report import PieceReport, ProgramReport
+    from ir_passes.shape_guard import ShapeGuard
 
 
 class _Choice(NamedTuple):
@@ -25,13 +25,18 @@ class _Choice(NamedTuple):
 
 
 def compiled_facts(report: "CompileReport") -> dict[str, Any]:
-    """A report as plain JSON: backend, seconds, programs with their pieces, and guards.
+    """A report as plain JSON: backend, seconds, cache, programs with their pieces, and guards.
 
     `nodes` counts the nodes of equal selections, in all uses of their piece.
     """
     return {
         "backend": report.backend,
         "seconds": {name: round(seconds, 3) for name, seconds in report.seconds.items()},
+        "cache": {
+            "status": report.cache.status.value,
+            "directory": report.cache.directory,
+            "reasons": list(report.cache.reasons),
+        },
         "programs": [_program(each) for each in report.programs],
         "guards": [_guard(each) for each in report.guards],
         "broken_guards": [
@@ -42,7 +47,8 @@ def compiled_facts(report: "CompileReport") -> dict[str, Any]:
 
 def compiled_report(report: "CompileReport") -> str:
     """A line for each program and for each distinct selection in them, with reasons."""
-    lines = [f"Compiled with {report.backend} in {sum(report.seconds.values()):.2f} s:"]
+    verb = "Loaded what was compiled" if report.cache.status == "hit" else "Compiled"
+    lines = [f"{verb} with {report.backend} in {sum(report.seconds.values()):.2f} s:"]
     chosen: Counter[_Choice] = Counter()
     for program in report.programs:
         distinct = len(program.pieces)

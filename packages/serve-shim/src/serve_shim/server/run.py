@@ -17,6 +17,7 @@ from serve_shim.engine.stats_sink import StatsSink
 from serve_shim.engine.status import StartupStatus
 from serve_shim.errors import EngineDeadError
 from serve_shim.server.app import build_app
+from serve_shim.server.diagnosis import install_diagnosis
 from serve_shim.server.http_protocol import bounded_protocol
 from serve_shim.server.lifecycle import Build, live
 from serve_shim.server.listener import bind, url
@@ -60,6 +61,7 @@ async def _serve(
 ) -> int:
     signals = StopSignals()
     signals.install()
+    install_diagnosis()
     service = Service(settings, StartupStatus())
     app = build_app(service, api_keys=[key.get_secret_value() for key in keys])
     web = _WebServer(_web_config(settings, app, service.metrics.http.note_error))

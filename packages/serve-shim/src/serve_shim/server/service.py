@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ir_passes.config import CacheTrust
 from serve_shim.engine.protocol import Engine
 from serve_shim.engine.status import Phase, StartupStatus
 from serve_shim.errors import UnavailableError
@@ -38,7 +39,13 @@ class Service:
     def attach(self, engine: Engine) -> None:
         """Serves with `engine` from now on."""
         self._engine = engine
-        self.metrics.bind(engine, self.model_names[0], self.settings.cache)
+        self.metrics.bind(
+            engine,
+            self.model_names[0],
+            self.settings.cache,
+            is_directory_trusted=self.settings.compilation_config.cache_trust
+            is CacheTrust.DIRECTORY,
+        )
         self.status.advance(Phase.READY)
 
     def drain(self) -> None:

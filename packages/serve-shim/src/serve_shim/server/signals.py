@@ -7,6 +7,8 @@ import signal
 import sys
 from typing import NoReturn
 
+from serve_shim.startup import remove_temporary_directories
+
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _log = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ class StopSignals:
 
 def leave_now(code: int) -> NoReturn:
     """Ends the process without waiting for threads that nobody can interrupt."""
+    remove_temporary_directories()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from ir_passes.config import CacheMode, CompilationMode
+from ir_passes.config import CompilationMode
 from serve_shim.settings.source import Path
 
 NOT_YET = "not available yet in this version"
@@ -32,10 +32,6 @@ INERT = (
           (None, CompilationMode.NONE, CompilationMode.VLLM_COMPILE), NOT_YET),
     Inert("compilation_config.pass_config.sp_min_token_num", (None,)),
     Inert("compilation_config.autotune"),
-    Inert("compilation_config.cache_mode", (CacheMode.OFF,)),
-    Inert("compilation_config.cache_dir"),
-    Inert("compilation_config.cache_key_file"),
-    Inert("compilation_config.compile_cache_save_format"),
     Inert("tensor_parallel_size", (1,), ONE_RANK),
     Inert("ray_address", (None,), ONE_RANK),
     Inert("allow_pickle_weights", (False,), "refused: reading a pickle runs code it holds;"

@@ -94,8 +94,13 @@ Bytes = Annotated[ByteSize, BeforeValidator(refuse_bool), AfterValidator(require
 Secret = Annotated[SecretStr, BeforeValidator(strip_text), Field(min_length=1)]
 Providers = Annotated[tuple[Name, ...], AfterValidator(to_providers)]
 
-_PASS_FLAGS = InnerFlags(
+_COMPILATION_FLAGS = InnerFlags(
     {
+        "cache_mode": Flag("Compilation"),
+        "cache_dir": Flag("Compilation"),
+        "cache_key_file": Flag("Compilation"),
+        "cache_trust": Flag("Compilation"),
+        "cache_max_size": Flag("Compilation"),
         "pass_config.disable": Flag("Compilation", name="disable_pass", is_repeatable=True),
         "pass_config.limit": Flag("Compilation", name="pass_limit"),
         "pass_config.verify_each": Flag("Compilation", name="verify_each_pass"),
@@ -257,9 +262,9 @@ class Settings(ConfigModel):
     """0 is eager, from 1 on the model is compiled; -O0 to -O3 are short for it."""
     enforce_eager: Annotated[bool, Flag("Compilation")] = False
     """Run eagerly whatever the optimization level."""
-    compilation_config: Annotated[CompilationConfig, Flag("Compilation", ("-cc",)), _PASS_FLAGS] = (
-        CompilationConfig()
-    )
+    compilation_config: Annotated[
+        CompilationConfig, Flag("Compilation", ("-cc",)), _COMPILATION_FLAGS
+    ] = CompilationConfig()
     """The compile stack, as JSON or one key at a time: -cc.mode=none."""
     tensor_parallel_size: Annotated[PositiveNumber, Flag("Parallelism", ("--tp", "-tp"))] = 1
     """Ranks that share the model."""

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ir_passes.programs.report import CacheStatus, CompileReport
 from serve_shim.compilation.watch import CompileWatch
 from serve_shim.engine.protocol import EngineStats
 from serve_shim.engine.status import Phase, StartupStatus
@@ -69,6 +70,29 @@ def implementations(prefix: str) -> Metric:
     for op, provider in sorted({(row.op, row.provider) for row in executed_selections()}):
         family.add_metric([op, provider], 1)
     return family
+
+
+def compile_cache(
+    prefix: str, report: CompileReport | None, *, is_directory_trusted: bool
+) -> Iterable[Metric]:
+    """What the compile cache did for the model, and whether its directory alone is trusted."""
+    if report is not None:
+        family = GaugeMetricFamily(
+            f"{prefix}compile_cache_outcome",
+            "1 for what the compile cache did at the start.",
+            labels=["status"],
+        )
+        for status in CacheStatus:
+            family.add_metric(
+                [status.value.replace(" ", "_")], float(status is report.cache.status)
+            )
+        yield family
+    family = GaugeMetricFamily(
+        f"{prefix}compile_cache_trusts_directory",
+        "1 if compiled code is run without a key that vouches for it.",
+    )
+    family.add_metric((), float(is_directory_trusted))
+    yield family
 
 
 def event_loop_seconds(prefix: str) -> Metric:

@@ -13,6 +13,7 @@ from serve_shim.server.metrics.engine_families import EngineFamilies
 from serve_shim.server.metrics.facts import (
     Facts,
     cache_config,
+    compile_cache,
     late_compilations,
     register_facts,
 )
@@ -36,14 +37,29 @@ class ServerMetrics:
         register_facts(self._registry, prefix, status)
         self._registry.register(Facts(lambda: [late_compilations(prefix, self.compilations)]))
 
-    def bind(self, engine: Engine, model_name: str, cache: CacheConfig) -> None:
-        """Registers the engine's families under the name that clients use."""
+    def bind(
+        self,
+        engine: Engine,
+        model_name: str,
+        cache: CacheConfig,
+        *,
+        is_directory_trusted: bool = False,
+    ) -> None:
+        """Registers the engine's families under the name that clients use.
+
+        `is_directory_trusted` tells whether the compile cache runs code that no key vouches for.
+        """
         families = EngineFamilies(self._registry, self._prefix, model_name, engine.max_model_len)
         families.follow(engine.stats)
         self.sink.bind(families)
         self._registry.register(
             Facts(lambda: [cache_config(self._prefix, model_name, cache, engine.stats())])
         )
+        outcome = compile_cache(
+            self._prefix, engine.compile_report, is_directory_trusted=is_directory_trusted
+        )
+        families_of_cache = tuple(outcome)
+        self._registry.register(Facts(lambda: families_of_cache))
 
     def text(self) -> bytes:
         """Everything, in the Prometheus text format, without `_created` series."""

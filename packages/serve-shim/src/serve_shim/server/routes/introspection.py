@@ -10,6 +10,7 @@ from serve_shim.server.compiled import compiled_facts, plain_rejections
 from serve_shim.server.json_response import JsonResponse
 from serve_shim.server.selections import executed_selections
 from serve_shim.server.service import Service
+from serve_shim.server.startup_report import startup_facts
 
 
 async def get_version(service: Service, request: Request) -> Response:
@@ -30,7 +31,8 @@ async def get_metrics(service: Service, request: Request) -> Response:
 async def get_selections(service: Service, request: Request) -> Response:
     """What ran: op, provider, weight layout, calls, and why the providers before it did not.
 
-    Beside it the same of the compiled model, whose ops are chosen once and not counted as calls.
+    Beside it the same of the compiled model, whose ops are chosen once and not counted as calls,
+    and what the start cost.
     """
     selections = [
         {
@@ -44,4 +46,5 @@ async def get_selections(service: Service, request: Request) -> Response:
     ]
     report = service.engine.compile_report if service.engine else None
     compiled = None if report is None else compiled_facts(report)
-    return JsonResponse({"selections": selections, "compiled": compiled})
+    startup = startup_facts(service.status)
+    return JsonResponse({"selections": selections, "compiled": compiled, "startup": startup})

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import SymInt, Tensor
+from torch import Tensor
 
 from ir_passes.errors import CompileError
-from ir_passes.metadata import fake_of
 from ir_passes.tracing.dynamic_dims import parts_of
-from ir_passes.tracing.model_trace import ModelTrace
 
 
 @dataclass(frozen=True, slots=True)
-class _Expected:
+class ExpectedTensor:
     """A tensor: None stands for a size or stride that may be any."""
 
     dtype: torch.dtype
@@ -29,11 +27,8 @@ class _Expected:
     shape: tuple[int | None, ...]
     strides: tuple[int | None, ...]
 
-    @classmethod
-    def of(cls, fake: Tensor) -> _Expected:
-        return cls(fake.dtype, fake.device, _fixed(fake.shape), _fixed(fake.stride()))
-
     def problem(self, tensor: Tensor) -> str | None:
+        """How a tensor differs; None if it does not."""
         if tensor.dtype is not self.dtype:
             return f"{tensor.dtype}, not {self.dtype}"
         if tensor.device != self.device:
@@ -46,24 +41,24 @@ class _Expected:
         return None
 
 
+@dataclass(frozen=True, slots=True)
 class ArgumentCheck:
-    """The arguments of one traced call, by path, and what later ones must have in common."""
+    """The arguments of one traced call, by path, and what later ones must have in common.
 
-    def __init__(self, trace: ModelTrace, signature: inspect.Signature) -> None:
-        self._signature = signature
-        fakes = _fakes_by_path(trace)
-        self._tensors: dict[str, _Expected] = {}
-        self._constants: dict[str, Any] = {}
-        for path, value in _leaves(self._named(trace.args, trace.kwargs)):
-            if not isinstance(value, Tensor):
-                self._constants[path] = value
-            elif path in fakes:
-                self._tensors[path] = _Expected.of(fakes[path])
+    Attributes:
+        signature: of the call.
+        tensors: what each tensor must be like.
+        constants: all else, which is part of the compiled code.
+    """
+
+    signature: inspect.Signature
+    tensors: Mapping[str, ExpectedTensor]
+    constants: Mapping[str, Any]
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise CompileError, naming the argument, unless a call is like the traced one."""
-        found = dict(_leaves(self._named(args, kwargs)))
-        for path, expected in self._tensors.items():
+        found = dict(named_leaves(self.signature, args, kwargs))
+        for path, expected in self.tensors.items():
             value = found.get(path)
             if not isinstance(value, Tensor):
                 raise _wrong(path, f"a {type(value).__name__}, not a tensor")
@@ -72,23 +67,18 @@ class ArgumentCheck:
                 raise _wrong(path, problem)
             if value.requires_grad and torch.is_grad_enabled():
                 raise CompileError(f"Argument `{path}` requires grad while grad mode is on.")
-        for path, expected in self._constants.items():
+        for path, expected in self.constants.items():
             if path not in found or not _is_same(found[path], expected):
                 raise _wrong(path, f"{found.get(path)!r}, not {expected!r}")
 
-    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return bound.arguments
 
-
-def _fakes_by_path(trace: ModelTrace) -> Mapping[str, Tensor]:
-    placeholders = trace.whole.module.graph.find_nodes(op="placeholder")
-    return {
-        each.path: fake_of(node)
-        for each, node in zip(trace.whole.inputs, placeholders, strict=True)
-        if isinstance(fake_of(node), Tensor)
-    }
+def named_leaves(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Path and value of everything in a call's arguments, defaults included."""
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return _leaves(bound.arguments)
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -97,10 +87,6 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
     for name, each in parts:
         yield from _leaves(each, f"{path}.{name}" if path else name)
-
-
-def _fixed(sizes: Sequence[Any]) -> tuple[int | None, ...]:
-    return tuple(None if isinstance(each, SymInt) else int(each) for each in sizes)
 
 
 def _fits(

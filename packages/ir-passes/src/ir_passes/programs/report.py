@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ir_passes.base import SizeRange
-from ir_passes.compiling.program import RangeProgram
-from ir_passes.compiling.sizes import BrokenGuard
-from ir_passes.guards import ShapeGuard
-from ir_passes.lowering.clones import CloneRow
+from ir_passes.lowering.clone_row import CloneRow
 from ir_passes.lowering.selections import NodeSelection, count_by_provider
 from ir_passes.report import PipelineReport, format_report
+from ir_passes.shape_guard import BrokenGuard, ShapeGuard
 from ir_passes.table import align
 
 
@@ -35,26 +34,34 @@ class ProgramReport:
     pieces: tuple[PieceReport, ...]
     splitting: tuple[NodeSelection, ...]
 
-    @classmethod
-    def of(cls, program: RangeProgram) -> ProgramReport:
-        """The facts of a program."""
-        used = list(program.units.values())
-        pieces = tuple(
-            PieceReport(
-                unit.piece.name,
-                sum(each is unit for each in used),
-                unit.seconds,
-                unit.lowered.selections,
-                unit.lowered.clones,
-            )
-            for unit in program.distinct_units
-        )
-        return cls(program.sizes, program.passes, pieces, program.splitting)
-
     @property
     def num_pieces(self) -> int:
         """All pieces, equal ones counted each time."""
         return sum(each.num_uses for each in self.pieces)
+
+
+class CacheStatus(StrEnum):
+    """What the compile cache did for a compilation."""
+
+    OFF = "off"
+    HIT = "hit"
+    MISS = "miss"
+    NOT_STORED = "not stored"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOutcome:
+    """What the compile cache did, and why.
+
+    Attributes:
+        status: whether something was loaded.
+        directory: the entry that was loaded or written.
+        reasons: why nothing fitted, or why nothing could be stored.
+    """
+
+    status: CacheStatus
+    directory: str | None = None
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,8 @@ class CompileReport:
         guards: what was assumed about sizes, with its cause and line of source.
         broken: guards that a served size breaks: those sizes have programs of their own, or the
             policy is to warn.
-        seconds: by phase: dynamo, trace, passes, pieces.
+        seconds: by phase: dynamo, trace, passes, pieces; on a cache hit: load.
+        cache: what the compile cache did.
     """
 
     backend: str
@@ -75,6 +83,7 @@ class CompileReport:
     guards: tuple[ShapeGuard, ...]
     broken: tuple[BrokenGuard, ...]
     seconds: Mapping[str, float]
+    cache: CacheOutcome = CacheOutcome(CacheStatus.OFF)
 
     @property
     def selected_impls(self) -> dict[str, dict[str, int]]:
@@ -92,12 +101,18 @@ class CompileReport:
 def format_compile_report(report: CompileReport) -> str:
     """Text of a report: phases, ranges, passes, selections with reasons, clones and guards."""
     phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in report.seconds.items())
-    parts = [f"backend {report.backend}: {phases}"]
+    parts = [f"backend {report.backend}: {phases}", *_cache_lines(report.cache)]
     for program in report.programs:
         parts += _program_lines(program)
     parts += [f"guard {each.expression} ({each.cause}, {each.location})" for each in report.guards]
     parts += [f"broken guard: {each}" for each in report.broken]
     return "\n".join(parts)
+
+
+def _cache_lines(outcome: CacheOutcome) -> Iterator[str]:
+    place = "" if outcome.directory is None else f" {outcome.directory}"
+    yield f"compile cache: {outcome.status}{place}"
+    yield from (f"  {each}" for each in outcome.reasons)
 
 
 def _program_lines(program: ProgramReport) -> Iterator[str]:

@@ -6,23 +6,18 @@ Nothing is compiled by a call. Every guard that was dropped has been evaluated b
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ir_core.generated_code import build
 from ir_passes.base import SizeRange
-from ir_passes.compiling.argument_check import ArgumentCheck
-from ir_passes.compiling.interface import Interface
-from ir_passes.compiling.program import RangeProgram, Wrap
-from ir_passes.compiling.report import CompileReport
-from ir_passes.compiling.source_path import SourcePath
 from ir_passes.errors import CompileError
-from ir_passes.tracing.dynamic_dims import TOKENS
-
-Call = Callable[..., Any]
+from ir_passes.programs.argument_check import ArgumentCheck
+from ir_passes.programs.interface import Call, Interface
+from ir_passes.programs.program import Program, Wrap
+from ir_passes.programs.report import CompileReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +35,23 @@ class BoundProgram:
     state: Mapping[str, Any] | None
 
 
+@dataclass(frozen=True, slots=True)
+class ModelParts:
+    """What a compiled model is made of.
+
+    Attributes:
+        programs: each with the interface that it is called through.
+        check: of every call's arguments.
+        report: what was compiled and why.
+        limit: the greatest token count; None without end.
+    """
+
+    programs: tuple[tuple[Interface, Program], ...]
+    check: ArgumentCheck
+    report: CompileReport
+    limit: int | None
+
+
 class CompiledModel:
     """Programs of one model by token count; made by `ir_passes.compile`.
 
@@ -47,18 +59,12 @@ class CompiledModel:
     compiled, or at the last `rebind`.
     """
 
-    def __init__(
-        self,
-        programs: Sequence[tuple[Interface, RangeProgram]],
-        report: CompileReport,
-        limit: int | None,
-    ) -> None:
-        self._programs = tuple(programs)
-        self._report = report
-        self._limit = limit
-        interface = programs[0][0]
-        self._count = _counter(interface)
-        self._check = ArgumentCheck(interface.trace, interface.signature)
+    def __init__(self, parts: ModelParts) -> None:
+        self._programs = parts.programs
+        self._check = parts.check
+        self._report = parts.report
+        self._limit = parts.limit
+        self._count = parts.programs[0][0].counter()
         self.rebind()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -133,25 +139,6 @@ class CompiledModel:
         return self._report.selected_impls
 
 
-def _bound(interface: Interface, program: RangeProgram, wrap: Wrap | None = None) -> Call:
+def _bound(interface: Interface, program: Program, wrap: Wrap | None = None) -> Call:
     state = interface.state() if interface.is_direct else {}
-    whole = interface.trace.whole
-    return interface.wrap(whole.bind(program.bind(state, wrap)))
-
-
-def _counter(interface: Interface) -> Callable[..., int]:
-    """A function with the model's signature that tells the token count of a call."""
-    found = next((each for each in interface.trace.dims if each.label == TOKENS), None)
-    names = ", ".join(interface.signature.parameters)
-    if found is None:
-        return build("count", f"def count({names}):\n    return 1\n", {}, "compiled")
-    name, *steps = found.path.split(".")
-    kinds = tuple(("index", each) if each.isdigit() else ("attribute", each) for each in steps)
-    tensor = SourcePath(True, name, kinds).expression()
-    text = f"def count({names}):\n    return {tensor}.shape[{found.dim}]\n"
-    defaults = tuple(
-        each.default
-        for each in interface.signature.parameters.values()
-        if each.default is not each.empty
-    )
-    return build("count", text, {}, "compiled", defaults)
+    return interface.wrap(program.bind(state, wrap))

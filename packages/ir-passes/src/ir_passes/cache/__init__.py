@@ -1,0 +1,1 @@
+"""The compile cache: programs of models on disk, found without a trace, verified before use."""

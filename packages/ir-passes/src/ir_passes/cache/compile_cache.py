@@ -1,0 +1,254 @@
+"""Compiles a request, or loads what was compiled for an equal one; says which, and why.
+
+On a hit nothing of the compile stack is imported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import torch
+
+from ir_passes.backends.code_loader import load_code
+from ir_passes.backends.piece import CompiledPiece
+from ir_passes.backends.registry import find_backend
+from ir_passes.backends.stored_code import StoredCode
+from ir_passes.cache.artifact import Load, unpack
+from ir_passes.cache.conditions import CONDITIONS, Conditions
+from ir_passes.cache.entry import Entry
+from ir_passes.cache.explain import explain_miss
+from ir_passes.cache.factors import factors_of
+from ir_passes.cache.layout import default_root
+from ir_passes.cache.manifest import Factors, key_of
+from ir_passes.cache.store import CacheStore
+from ir_passes.config import CacheMode, CompilationConfig
+from ir_passes.errors import (
+    CacheError,
+    CacheMissError,
+    CannotStoreError,
+    CorruptEntryError,
+    PassesError,
+    UntrustedEntryError,
+)
+from ir_passes.programs.compiled_model import CompiledModel, ModelParts
+from ir_passes.programs.progress import Progress
+from ir_passes.programs.report import CacheOutcome, CacheStatus
+from ir_passes.programs.request import CompileRequest
+
+if TYPE_CHECKING:
+    from ir_passes.compiling.session import Compilation
+
+_logger = logging.getLogger("ir_passes.cache")
+
+_LOCK_TIMEOUT_S = 300.0
+_TRUE = ("1", "true", "yes", "on")
+_SWITCHES = ("IR_DISABLE_COMPILE_CACHE", "VLLM_DISABLE_COMPILE_CACHE")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    """A request that may be in the cache."""
+
+    request: CompileRequest
+    factors: Factors
+
+    @property
+    def key(self) -> str:
+        return key_of(self.factors)
+
+
+def compile_or_load(request: CompileRequest, progress: Progress) -> CompiledModel:
+    """The compiled model of a request.
+
+    Raises:
+        CacheMissError: the mode is `require`, and nothing stored fits; says what differs.
+        PassesError and others: what compiling raises.
+    """
+    mode = effective_mode(request.config)
+    if mode is CacheMode.OFF:
+        return _compiled(request, progress, CacheOutcome(CacheStatus.OFF))
+    if request.config.debug_dump_path is not None and mode is not CacheMode.REQUIRE:
+        reason = "`debug_dump_path` asks for texts that only a compilation writes"
+        return _compiled(request, progress, CacheOutcome(CacheStatus.OFF, reasons=(reason,)))
+    store = open_store(request.config, writable=mode is CacheMode.RW)
+    try:
+        sought = _Sought(request, factors_of(request))
+    except CannotStoreError as error:
+        return _unstorable(request, progress, mode, str(error))
+    return _Search(store, sought, mode, progress).run()
+
+
+def effective_mode(config: CompilationConfig) -> CacheMode:
+    """How the cache is used: as the configuration says, else as the environment does."""
+    if config.cache_mode is not None:
+        return config.cache_mode
+    is_off = any(
+        os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in _SWITCHES
+    )
+    return CacheMode.OFF if is_off else CacheMode.RW
+
+
+def open_store(config: CompilationConfig, *, writable: bool = True) -> CacheStore:
+    """The store that a configuration names."""
+    try:
+        root = config.cache_dir or default_root()
+    except RuntimeError as error:
+        raise CacheError(
+            "This user has no home for a compile cache; set `cache_dir`, or `cache_mode` to `off`."
+        ) from error
+    return CacheStore(
+        root,
+        key_file=config.cache_key_file,
+        trust=config.cache_trust,
+        max_bytes=config.cache_max_size,
+        writable=writable,
+    )
+
+
+class _Search:
+    def __init__(
+        self, store: CacheStore, sought: _Sought, mode: CacheMode, progress: Progress
+    ) -> None:
+        self._store = store
+        self._sought = sought
+        self._mode = mode
+        self._progress = progress
+        self._reasons: list[str] = []
+
+    def run(self) -> CompiledModel:
+        found = self._load()
+        if found is not None:
+            return found
+        if self._mode is CacheMode.REQUIRE:
+            raise CacheMissError(
+                "The compile cache has no entry that fits, and `cache_mode` is `require`:\n"
+                + "\n".join(f"  {each}" for each in self._why())
+            )
+        if self._mode is CacheMode.RO:
+            return self._compile(is_stored=False)
+        with self._store.lock(self._sought.key, _LOCK_TIMEOUT_S) as is_ours:
+            # Another process may have compiled it in the meantime.
+            return self._load() or self._compile(is_stored=is_ours)
+
+    def _load(self) -> CompiledModel | None:
+        started = perf_counter()
+        for entry in self._entries():
+            try:
+                with self._store.in_use(entry):
+                    parts = self._parts(entry)
+            except CorruptEntryError as error:
+                self._store.quarantine(entry, str(error))
+                self._reasons.append(f"{entry.id[:12]}: {error}")
+                continue
+            except UntrustedEntryError as error:
+                self._reasons.append(f"{entry.id[:12]}: {error}")
+                continue
+            except PassesError as error:
+                self._reasons.append(f"{entry.id[:12]}: it does not load here: {error}")
+                continue
+            if parts is not None:
+                return self._hit(entry, parts, perf_counter() - started)
+        return None
+
+    def _entries(self) -> Iterator[Entry]:
+        for found in self._store.candidates(self._sought.key):
+            if isinstance(found, Entry):
+                yield found
+            else:
+                self._reasons.append(f"{found.directory.name[:12]}: {found.reason}")
+
+    def _parts(self, entry: Entry) -> ModelParts | None:
+        request = self._sought.request
+        conditions = Conditions.from_bytes(entry.read(CONDITIONS))
+        failure = conditions.failure(request)
+        if failure is not None:
+            self._reasons.append(f"{entry.id[:12]}: {failure}")
+            return None
+        return unpack(entry.read_all(), request.target, _loader(request.config.backend))
+
+    def _hit(self, entry: Entry, parts: ModelParts, seconds: float) -> CompiledModel:
+        _logger.info("Using cache directory: %s for the compile cache", entry.directory)
+        outcome = CacheOutcome(CacheStatus.HIT, str(entry.directory))
+        report = replace(parts.report, cache=outcome, seconds={"load": seconds})
+        return CompiledModel(replace(parts, report=report))
+
+    def _why(self) -> tuple[str, ...]:
+        if self._reasons:
+            return tuple(dict.fromkeys(self._reasons))
+        return explain_miss(self._store, self._sought.factors)
+
+    def _compile(self, *, is_stored: bool) -> CompiledModel:
+        from ir_passes.compiling.session import Session  # noqa: PLC0415 - costs a second
+
+        reasons = self._why()
+        _logger.info("Compile cache: miss (%s)", "; ".join(reasons))
+        compilation = Session(self._sought.request, self._progress).run()
+        outcome = CacheOutcome(CacheStatus.MISS, reasons=reasons)
+        if is_stored:
+            outcome = self._stored(compilation, outcome)
+        parts = compilation.parts
+        return CompiledModel(replace(parts, report=replace(parts.report, cache=outcome)))
+
+    def _stored(self, compilation: Compilation, outcome: CacheOutcome) -> CacheOutcome:
+        from ir_passes.cache.storing import files_of  # noqa: PLC0415 - as above
+
+        sought = self._sought
+        try:
+            files = files_of(compilation, sought.request)
+        except CannotStoreError as error:
+            _logger.warning("The compiled model is not stored: %s", error)
+            return replace(
+                outcome, status=CacheStatus.NOT_STORED, reasons=(*outcome.reasons, str(error))
+            )
+        entry = self._store.publish(sought.factors, files, _facts(sought.request))
+        if entry is None:
+            return outcome
+        _logger.info("Using cache directory: %s for the compile cache", entry.directory)
+        return replace(outcome, directory=str(entry.directory))
+
+
+def _compiled(request: CompileRequest, progress: Progress, outcome: CacheOutcome) -> CompiledModel:
+    from ir_passes.compiling.session import Session  # noqa: PLC0415 - costs a second
+
+    for reason in outcome.reasons:
+        _logger.info("Compile cache: not used (%s)", reason)
+    parts = Session(request, progress).run().parts
+    return CompiledModel(replace(parts, report=replace(parts.report, cache=outcome)))
+
+
+def _unstorable(
+    request: CompileRequest, progress: Progress, mode: CacheMode, reason: str
+) -> CompiledModel:
+    if mode is CacheMode.REQUIRE:
+        raise CacheMissError(f"`cache_mode` is `require`, but this cannot be stored: {reason}")
+    _logger.warning("The compiled model is not stored: %s", reason)
+    return _compiled(request, progress, CacheOutcome(CacheStatus.NOT_STORED, reasons=(reason,)))
+
+
+def _loader(backend: str) -> Load:
+    # Importing Inductor's backend would import the compile stack.
+    if backend == "inductor":
+        return load_code
+    found = find_backend(backend)
+
+    def load(code: StoredCode, _: str) -> CompiledPiece:
+        return found.load(code)
+
+    return load
+
+
+def _facts(request: CompileRequest) -> Mapping[str, str]:
+    function = request.function
+    owner = type(function) if isinstance(function, torch.nn.Module) else function
+    return {
+        "model": str(getattr(owner, "__qualname__", owner)),
+        "backend": request.config.backend,
+        "torch": torch.__version__,
+        "ir-passes": version("ir-passes"),
+    }

@@ -1,0 +1,105 @@
+"""A stored choice of implementations holds only while everything that it rests on is the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from ir_core import Registry
+from ir_passes.cache.op_choices import OpChoices
+from ir_passes.errors import CannotStoreError
+
+FACTOR = 2.0
+
+
+def make(factor: float = FACTOR, **options: Any) -> Registry:
+    registry = Registry()
+
+    @registry.register_op
+    def scale(x: Tensor) -> Tensor:
+        return x * FACTOR
+
+    def fast(x: Tensor) -> Tensor:
+        return x * factor
+
+    def takes(x: Tensor) -> bool:
+        return x.dtype.is_floating_point
+
+    given: dict[str, Any] = {"supports_args": takes, **options}
+    scale.register_impl("fast", **given)(fast)
+    registry.priorities.set({"scale": ["fast"]})
+    return registry
+
+
+def choices(registry: Registry) -> OpChoices:
+    return OpChoices.of(["scale"], (), registry)
+
+
+@pytest.fixture
+def stored() -> OpChoices:
+    return OpChoices.from_json(choices(make()).to_json())
+
+
+def test_equal_registry_made_anew(stored: OpChoices) -> None:
+    assert stored.failure(make()) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda: make(factor=3.0), "fast.factor` of provider `fast` of `scale` has changed"),
+        (lambda: make(supported=(False, "no such unit")), "`fast` of `scale` is no such unit, and"),
+        (lambda: make(supports_args=None), "takes.__defaults__` of provider `fast`"),
+        (lambda: make(batch_invariant=True), "`batch_invariant` of provider `fast`"),
+        (lambda: preferring(make(), {}), "in the order ['native'], and were in ['fast', 'native']"),
+        (Registry, "op `scale` is not registered"),
+    ],
+)
+def test_each_change_is_named(
+    stored: OpChoices, change: Callable[[], Registry], named: str
+) -> None:
+    assert named in str(stored.failure(change()))
+
+
+def preferring(registry: Registry, lists: dict[str, list[str]]) -> Registry:
+    registry.priorities.set(lists)
+    return registry
+
+
+def test_changed_file_of_an_implementation(stored: OpChoices) -> None:
+    module = next(name for name in stored.files if name.startswith("module "))
+    changed = OpChoices(stored.ops, {**stored.files, module: "0" * 64})
+    assert changed.failure(make()) == f"{module} has changed, on which an op rests"
+
+
+def test_changed_library_of_an_implementation(tmp_path: Path) -> None:
+    library = tmp_path / "libtoy.so"
+    library.write_bytes(b"1")
+    stored = choices(make(libraries=[library]))
+    library.write_bytes(b"2")
+    assert "`library libtoy.so` of provider `fast`" in str(
+        stored.failure(make(libraries=[library]))
+    )
+
+
+def test_helper_module_is_among_the_files(stored: OpChoices) -> None:
+    assert f"module {__name__}" in stored.files
+
+
+def test_implementation_without_a_fingerprint_is_refused() -> None:
+    registry = make()
+    lock = threading.Lock()
+
+    def locked(x: Tensor) -> Tensor:
+        with lock:
+            return x * 2
+
+    registry["scale"].register_impl("locked")(locked)
+    registry.priorities.set({"scale": ["locked"]})
+    with pytest.raises(CannotStoreError, match="`locked` of `scale` has no fingerprint"):
+        choices(registry)
