@@ -18,7 +18,7 @@ class OneSequence:
         self._length = 0
         order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(5))
         self._blocks = order.to(torch.int32)
-        config = model.config
+        config = model.local_config
         shape = (num_blocks, 2, config.num_kv_heads, _BLOCK_SIZE, config.head_dim)
         model.bind_kv_cache([torch.zeros(shape, dtype=model.dtype) for _ in model.layers])
 

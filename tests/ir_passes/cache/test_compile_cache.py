@@ -195,7 +195,7 @@ def test_constant_from_a_file_is_told_apart(
 def test_source_that_changes_while_it_is_compiled(
     config: CompilationConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is stored then is never used for the new source, nor for the old one by mistake."""
+    """The file's digest would be the new source's, and the code the old one's."""
     text = (
         "import torch\n"
         "from torch import Tensor, nn\n"
@@ -213,7 +213,9 @@ def test_source_that_changes_while_it_is_compiled(
             source.write_text(text.replace("1e-5", "0.25"))
 
     module: Any = __import__("edited_model")
-    compile_model(config, module.Edited(), progress=edit)
+    edited = compile_model(config, module.Edited(), progress=edit)
+    assert status(edited) is CacheStatus.NOT_STORED
+    assert "`edited_model.py` was saved after module `edited_model` was imported" in why(edited)
     sys.modules.pop("edited_model")
     module = __import__("edited_model")
     compiled = compile_model(config, module.Edited())
@@ -232,6 +234,95 @@ def test_compiler_that_changes_while_it_compiles(
     compiled = compile_model(config, progress=edit)
     assert status(compiled) is CacheStatus.NOT_STORED
     assert "The sources of `ir-core` changed" in why(compiled)
+
+
+class Branching(nn.Module):
+    """Reads `small` for one token only, which no other token count looks at."""
+
+    def __init__(self, small: float) -> None:
+        super().__init__()
+        self.small = small
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        y = ir.ops.rms_norm(x + residual, None, 1e-5)
+        return y * self.small if x.shape[0] == 1 else y
+
+
+def test_constant_that_only_a_rebuilt_program_reads(tmp_path: Path) -> None:
+    shapes = {"type": "backed", "guards": "rebuild"}
+    config = config_at(tmp_path, dynamic_shapes_config=shapes)
+    compile_model(config, Branching(2.0))
+    other = compile_model(config, Branching(3.0))
+    assert status(other) is CacheStatus.MISS
+    assert "self.small is 3.0, was 2.0" in why(other).replace("`", "")
+    check(other, Branching(3.0))
+    assert status(compile_model(config, Branching(2.0))) is CacheStatus.HIT
+
+
+def test_kernel_with_a_long_name(tmp_path: Path) -> None:
+    """Inductor names a kernel after what it fuses, at any length."""
+
+    class Long(nn.Module):
+        def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+            for step in range(40):
+                x = torch.sigmoid(torch.tanh(x) + residual.cos() * step).exp().sin().abs()
+            return x
+
+    config = config_at(tmp_path, compile_cache_save_format="unpacked")
+    assert status(compile_model(config, Long())) is CacheStatus.MISS
+    warm = compile_model(config, Long())
+    assert status(warm) is CacheStatus.HIT
+    check(warm, Long())
+
+
+def test_fault_of_storing_does_not_stop_a_compiled_model(
+    config: CompilationConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr("ir_passes.cache.storing.pack", fail)
+    compiled = compile_model(config)
+    assert status(compiled) is CacheStatus.NOT_STORED
+    assert why(compiled).endswith("ZeroDivisionError: odd")
+    check(compiled, Norms())
+
+
+@pytest.mark.parametrize("damage", ["conditions", "programs", "code"])
+def test_odd_entry_is_a_miss(tmp_path: Path, damage: str) -> None:
+    """Whoever is believed by permission alone may write anything."""
+    config = config_at(tmp_path, cache_trust="directory")
+    compile_model(config)
+    (entry,) = open_store(config).entries()
+    assert isinstance(entry, Entry)
+    files = entry.read_all()
+    if damage == "conditions":
+        value = json.loads(files["conditions.json"])
+        value["sources"] = []
+        files["conditions.json"] = json.dumps(value).encode()
+    else:
+        value = json.loads(files["model.json"])
+        value["programs"] = [] if damage == "programs" else [
+            {**value["programs"][0], "code": {}}
+        ]  # fmt: skip
+        files["model.json"] = json.dumps(value).encode()
+    open_store(config).quarantine(entry, "replaced by the test")
+    open_store(config).publish(entry.factors, files, entry.facts)
+    again = compile_model(config)
+    assert status(again) is CacheStatus.MISS
+    check(again, Norms())
+
+
+def test_user_without_a_home_compiles_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(*_: object) -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr("ir_passes.cache.compile_cache.default_root", no_home)
+    compiled = compile_model(CompilationConfig(cache_mode=CacheMode.RW))
+    assert status(compiled) is CacheStatus.NOT_STORED
+    assert "no home" in why(compiled)
+    with pytest.raises(CacheMissError, match="no home"):
+        compile_model(CompilationConfig(cache_mode=CacheMode.REQUIRE))
 
 
 def test_priority_is_told_apart_and_named(config: CompilationConfig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from ir_passes.cache.factors import IRRELEVANT, config_fields, digest_of_package
 from ir_passes.cache.manifest import key_of
 from ir_passes.config import CompilationConfig
 from ir_passes.errors import CannotStoreError
+from ir_passes.plugins import GROUP, Addition
 from ir_passes.programs.request import CompileRequest
+from ir_passes.transforms.shard_sequence import ShardSequence
 
 # A value that differs from the default, for every field of the configuration.
 OTHERS: Mapping[str, Any] = {
@@ -121,8 +124,11 @@ def test_what_is_compiled_is_a_factor(changes: dict[str, Any]) -> None:
     assert key(**changes) != key()
 
 
-def test_example_of_another_token_count_is_the_same_request() -> None:
-    assert key(args=(torch.zeros(3, 8),)) == key()
+def test_example_of_another_token_count_is_the_same_request_if_nothing_could_read_it() -> None:
+    other = (torch.zeros(3, 8),)
+    assert key(args=other) == key()
+    backed = config("dynamic_shapes_config.type", "backed")
+    assert key(args=other, config=backed) != key(config=backed)
 
 
 def test_model_that_is_made_anew_is_the_same_request() -> None:
@@ -205,6 +211,38 @@ def test_execution_mode_and_batch_invariance_are_factors() -> None:
         assert key() != before
     finally:
         registry.priorities.set_mode("eager")
+
+
+def test_passes_of_plugins_are_a_factor_with_their_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = EntryPoint("toy", "toy_passes:passes", "ir_passes.passes")
+
+    def offer(*additions: Addition) -> None:
+        monkeypatch.setattr(factors_module, "allowed_entries", lambda: [entry])
+        monkeypatch.setattr(factors_module, "load_additions", lambda: additions)
+
+    keys = [key()]
+    for addition in (
+        Addition(ShardSequence()),
+        Addition(ShardSequence(min_tokens=7)),
+        Addition(ShardSequence(), before="eliminate_noops"),
+        Addition(ShardSequence(), is_enabled=False),
+    ):
+        offer(addition)
+        keys.append(key())
+    assert len(set(keys)) == 5
+
+
+def test_list_of_allowed_plugins_is_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(*, group: str) -> list[EntryPoint]:
+        return [EntryPoint("toy", "toy_passes:passes", group)] if group == GROUP else []
+
+    monkeypatch.setattr("ir_passes.plugins.entry_points", found)
+    monkeypatch.setattr(factors_module, "load_additions", tuple)
+    before = key()
+    monkeypatch.setenv("IR_PLUGINS", "another")
+    assert key() != before
 
 
 def test_ranks_of_an_axis_are_a_factor_and_which_of_them_this_is_is_not() -> None:

@@ -95,7 +95,6 @@ def test_model_that_cannot_be_compiled_says_why_and_what_to_do(directory: Path) 
 
 def required(tmp_path: Path) -> CompilationConfig:
     return CompilationConfig(
-        backend="eager",
         cache_mode=CacheMode.REQUIRE,
         cache_dir=tmp_path / "cache",
         cache_key_file=tmp_path / "key",

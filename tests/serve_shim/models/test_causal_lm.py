@@ -7,7 +7,7 @@ import torch
 from one_sequence import OneSequence
 
 import ir_core as ir
-from serve_shim.models import AttentionStep, CausalLM, ModelConfig, RopeConfig
+from serve_shim.models import AttentionStep, CausalLM, ModelConfig, RopeConfig, plan_sharding
 from serve_shim.models.weight_slots import weight_slots
 
 _CONFIG = ModelConfig(
@@ -42,7 +42,7 @@ def test_slots_cover_every_parameter_exactly_once(config: ModelConfig) -> None:
     parameters = dict(model.named_parameters())
     for parameter in parameters.values():
         parameter.zero_()
-    slots = list(weight_slots(config))
+    slots = list(weight_slots(plan_sharding(config)))
     assert len({slot.name for slot in slots}) == len(slots)
     for slot in slots:
         rows = parameters[slot.parameter][slot.start : slot.start + slot.shape[0]]

@@ -48,11 +48,9 @@ def load_additions(environ: Mapping[str, str] = os.environ) -> tuple[Addition, .
     Raises:
         PluginError: names the entry point, its distribution and what went wrong.
     """
-    found = sorted(entry_points(group=GROUP), key=_order)
-    allowed = _allowed(found, environ.get(ALLOW_LIST))
     additions: list[Addition] = []
     origins: dict[str, EntryPoint] = {}
-    for entry in allowed:
+    for entry in allowed_entries(environ):
         for addition in _run(entry):
             name = addition.step.name
             other = origins.setdefault(name, entry)
@@ -64,6 +62,12 @@ def load_additions(environ: Mapping[str, str] = os.environ) -> tuple[Addition, .
             additions.append(addition)
         _logger.info("Loaded passes of %s", _describe(entry))
     return tuple(additions)
+
+
+def allowed_entries(environ: Mapping[str, str] = os.environ) -> list[EntryPoint]:
+    """The entry points that are loaded, ordered by distribution and name."""
+    found = sorted(entry_points(group=GROUP), key=_order)
+    return _allowed(found, environ.get(ALLOW_LIST))
 
 
 def _run(entry: EntryPoint) -> Iterable[Addition]:

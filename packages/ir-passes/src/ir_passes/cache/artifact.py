@@ -189,10 +189,11 @@ class _Unpacker:
             self._tensors = load_tensors(files[TENSORS])
 
     def program(self, value: Any) -> tuple[Interface, Program]:
+        plan = plan_from_json(value["plan"])
         program = Program(
             SizeRange(*value["sizes"]),
-            plan_from_json(value["plan"]),
-            {name: self._piece(code, name) for name, code in value["code"].items()},
+            plan,
+            {step.name: self._piece(value["code"][step.name], step.name) for step in plan.pieces},
             {name: _target(name) for name in value["targets"]},
             {name: self._tensors[each] for name, each in value["constants"].items()},
         )
@@ -211,20 +212,25 @@ class _Unpacker:
 
 
 def _files_of(code: StoredCode) -> dict[str, bytes]:
-    return {
-        "piece.py": code.source.encode(),
-        **{f"{name}.so": data for name, data in code.libraries.items()},
-        **{f"{name}.cpp": text.encode() for name, text in code.listings.items()},
-    }
+    """Files by number: the name of a kernel may be longer than a file's can be."""
+    names = sorted({*code.libraries, *code.listings})
+    files = {"piece.py": code.source.encode(), "kernels.json": json.dumps(names).encode()}
+    for number, name in enumerate(names):
+        if name in code.libraries:
+            files[f"kernel_{number}.so"] = code.libraries[name]
+        if name in code.listings:
+            files[f"kernel_{number}.cpp"] = code.listings[name].encode()
+    return files
 
 
 def _code_of(files: Mapping[str, bytes]) -> StoredCode:
-    def named(suffix: str) -> dict[str, bytes]:
-        return {
-            name.removesuffix(suffix): data for name, data in files.items() if name.endswith(suffix)
-        }
+    names: list[str] = json.loads(files["kernels.json"])
 
-    listings = {name: data.decode() for name, data in named(".cpp").items()}
+    def named(suffix: str) -> dict[str, bytes]:
+        numbered = {name: f"kernel_{number}{suffix}" for number, name in enumerate(names)}
+        return {name: files[file] for name, file in numbered.items() if file in files}
+
+    listings = {name: text.decode() for name, text in named(".cpp").items()}
     return StoredCode(files["piece.py"].decode(), named(".so"), listings)
 
 

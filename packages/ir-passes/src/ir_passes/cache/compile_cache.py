@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ir_passes.backends.base import Backend
 from ir_passes.backends.code_loader import load_code
 from ir_passes.backends.piece import CompiledPiece
 from ir_passes.backends.registry import find_backend
@@ -33,8 +34,6 @@ from ir_passes.errors import (
     CacheMissError,
     CannotStoreError,
     CorruptEntryError,
-    PassesError,
-    UntrustedEntryError,
 )
 from ir_passes.programs.compiled_model import CompiledModel, ModelParts
 from ir_passes.programs.progress import Progress
@@ -76,11 +75,14 @@ def compile_or_load(request: CompileRequest, progress: Progress) -> CompiledMode
     if request.config.debug_dump_path is not None and mode is not CacheMode.REQUIRE:
         reason = "`debug_dump_path` asks for texts that only a compilation writes"
         return _compiled(request, progress, CacheOutcome(CacheStatus.OFF, reasons=(reason,)))
-    store = open_store(request.config, writable=mode is CacheMode.RW)
     try:
+        _refuse_backend(request.config.backend)
         sought = _Sought(request, factors_of(request))
-    except CannotStoreError as error:
-        return _unstorable(request, progress, mode, str(error))
+        store = open_store(request.config, writable=mode is CacheMode.RW)
+    except (CannotStoreError, CacheError) as error:
+        if mode is CacheMode.REQUIRE:
+            raise CacheMissError(f"`cache_mode` is `require`, but: {error}") from error
+        return _unstorable(request, progress, str(error))
     return _Search(store, sought, mode, progress).run()
 
 
@@ -131,30 +133,31 @@ class _Search:
                 + "\n".join(f"  {each}" for each in self._why())
             )
         if self._mode is CacheMode.RO:
-            return self._compile(is_stored=False)
+            return self._compile("the mode is `ro`")
         with self._store.lock(self._sought.key, _LOCK_TIMEOUT_S) as is_ours:
             # Another process may have compiled it in the meantime.
-            return self._load() or self._compile(is_stored=is_ours)
+            return self._load() or self._compile(None if is_ours else "its lock was not to be had")
 
     def _load(self) -> CompiledModel | None:
-        started = perf_counter()
         for entry in self._entries():
+            started = perf_counter()
             try:
                 with self._store.in_use(entry):
                     parts = self._parts(entry)
+                if parts is not None:
+                    return self._hit(entry, parts, perf_counter() - started)
             except CorruptEntryError as error:
                 self._store.quarantine(entry, str(error))
-                self._reasons.append(f"{entry.id[:12]}: {error}")
-                continue
-            except UntrustedEntryError as error:
-                self._reasons.append(f"{entry.id[:12]}: {error}")
-                continue
-            except PassesError as error:
-                self._reasons.append(f"{entry.id[:12]}: it does not load here: {error}")
-                continue
-            if parts is not None:
-                return self._hit(entry, parts, perf_counter() - started)
+                self._note(entry, str(error))
+            except CacheError as error:
+                self._note(entry, str(error))
+            except Exception as error:
+                # Whatever is odd about an entry, compiling is the answer.
+                self._note(entry, f"it does not load here: {type(error).__name__}: {error}")
         return None
+
+    def _note(self, entry: Entry, reason: str) -> None:
+        self._reasons.append(f"{entry.id[:12]}: {reason}")
 
     def _entries(self) -> Iterator[Entry]:
         for found in self._store.candidates(self._sought.key):
@@ -168,49 +171,58 @@ class _Search:
         conditions = Conditions.from_bytes(entry.read(CONDITIONS))
         failure = conditions.failure(request)
         if failure is not None:
-            self._reasons.append(f"{entry.id[:12]}: {failure}")
+            self._note(entry, failure)
             return None
         return unpack(entry.read_all(), request.target, _loader(request.config.backend))
 
     def _hit(self, entry: Entry, parts: ModelParts, seconds: float) -> CompiledModel:
-        _logger.info("Using cache directory: %s for the compile cache", entry.directory)
         outcome = CacheOutcome(CacheStatus.HIT, str(entry.directory))
         report = replace(parts.report, cache=outcome, seconds={"load": seconds})
-        return CompiledModel(replace(parts, report=report))
+        model = CompiledModel(replace(parts, report=report))
+        _logger.info("Using cache directory: %s for the compile cache", entry.directory)
+        return model
 
     def _why(self) -> tuple[str, ...]:
         if self._reasons:
             return tuple(dict.fromkeys(self._reasons))
         return explain_miss(self._store, self._sought.factors)
 
-    def _compile(self, *, is_stored: bool) -> CompiledModel:
+    def _compile(self, obstacle: str | None) -> CompiledModel:
+        """Compile, and store what came of it unless there is an obstacle."""
         from ir_passes.compiling.session import Session  # noqa: PLC0415 - costs a second
 
         reasons = self._why()
         _logger.info("Compile cache: miss (%s)", "; ".join(reasons))
         compilation = Session(self._sought.request, self._progress).run()
         outcome = CacheOutcome(CacheStatus.MISS, reasons=reasons)
-        if is_stored:
-            outcome = self._stored(compilation, outcome)
+        if self._mode is CacheMode.RW:
+            directory = None
+            if obstacle is None:
+                directory, obstacle = self._stored(compilation)
+            outcome = replace(outcome, directory=directory)
+            if obstacle is not None:
+                _logger.warning("The compiled model is not stored: %s", obstacle)
+                outcome = CacheOutcome(CacheStatus.NOT_STORED, reasons=(*reasons, obstacle))
         parts = compilation.parts
         return CompiledModel(replace(parts, report=replace(parts.report, cache=outcome)))
 
-    def _stored(self, compilation: Compilation, outcome: CacheOutcome) -> CacheOutcome:
+    def _stored(self, compilation: Compilation) -> tuple[str | None, str | None]:
+        """The directory of the new entry, or why there is none."""
         from ir_passes.cache.storing import files_of  # noqa: PLC0415 - as above
 
         sought = self._sought
         try:
             files = files_of(compilation, sought.request)
+            entry = self._store.publish(sought.factors, files, _facts(sought.request))
         except CannotStoreError as error:
-            _logger.warning("The compiled model is not stored: %s", error)
-            return replace(
-                outcome, status=CacheStatus.NOT_STORED, reasons=(*outcome.reasons, str(error))
-            )
-        entry = self._store.publish(sought.factors, files, _facts(sought.request))
+            return None, str(error)
+        except Exception as error:
+            # A model that compiled must run, whatever storing it meets.
+            return None, f"{type(error).__name__}: {error}"
         if entry is None:
-            return outcome
+            return None, "the cache could not be written; a warning says why"
         _logger.info("Using cache directory: %s for the compile cache", entry.directory)
-        return replace(outcome, directory=str(entry.directory))
+        return str(entry.directory), None
 
 
 def _compiled(request: CompileRequest, progress: Progress, outcome: CacheOutcome) -> CompiledModel:
@@ -222,13 +234,15 @@ def _compiled(request: CompileRequest, progress: Progress, outcome: CacheOutcome
     return CompiledModel(replace(parts, report=replace(parts.report, cache=outcome)))
 
 
-def _unstorable(
-    request: CompileRequest, progress: Progress, mode: CacheMode, reason: str
-) -> CompiledModel:
-    if mode is CacheMode.REQUIRE:
-        raise CacheMissError(f"`cache_mode` is `require`, but this cannot be stored: {reason}")
+def _unstorable(request: CompileRequest, progress: Progress, reason: str) -> CompiledModel:
     _logger.warning("The compiled model is not stored: %s", reason)
     return _compiled(request, progress, CacheOutcome(CacheStatus.NOT_STORED, reasons=(reason,)))
+
+
+def _refuse_backend(name: str) -> None:
+    """Raise CannotStoreError for a backend that does not store its code, before anyone waits."""
+    if name != "inductor" and type(find_backend(name)).store is Backend.store:
+        raise CannotStoreError(f"Backend `{name}` does not store its code.")
 
 
 def _loader(backend: str) -> Load:

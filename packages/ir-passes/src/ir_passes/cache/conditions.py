@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,14 @@ class Conditions:
     """The conditions of one entry.
 
     Attributes:
-        guards: on the model's Python objects.
+        guards: on the model's Python objects, of the trace for every token count (None) and of each
+            that was made for one.
         sources: digests of the modules whose code was traced, or that a plug-in's pass is of.
         choices: the implementations that ops are chosen from.
         compiler: that compiled kernels; None where none were.
     """
 
-    guards: ModelGuards
+    guards: Mapping[int | None, ModelGuards]
     sources: Mapping[str, str]
     choices: OpChoices
     compiler: str | None
@@ -40,13 +41,18 @@ class Conditions:
             changed_source(self.sources)
             or self._compiler_failure()
             or self.choices.failure(registry())
-            or self.guards.failure(request.function, request.args, request.kwargs)
+            or next(filter(None, self._guard_failures(request)), None)
         )
+
+    def _guard_failures(self, request: CompileRequest) -> Iterator[str | None]:
+        for num_tokens, guards in self.guards.items():
+            call = request if num_tokens is None else request.resized(num_tokens)
+            yield guards.failure(call.function, call.args, call.kwargs)
 
     def to_bytes(self) -> bytes:
         """The same conditions give the same bytes."""
         value = {
-            "guards": self.guards.to_json(),
+            "guards": [[size, guards.to_json()] for size, guards in self.guards.items()],
             "sources": dict(self.sources),
             "choices": self.choices.to_json(),
             "compiler": self.compiler,
@@ -62,7 +68,7 @@ class Conditions:
         """
         try:
             value: Any = json.loads(data)
-            guards = ModelGuards.from_json(value["guards"])
+            guards = {size: ModelGuards.from_json(each) for size, each in value["guards"]}
             choices = OpChoices.from_json(value["choices"])
             return cls(guards, value["sources"], choices, value["compiler"])
         except (KeyError, TypeError, ValueError) as error:

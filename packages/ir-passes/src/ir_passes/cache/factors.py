@@ -13,6 +13,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -28,9 +29,9 @@ from ir_core.groups import axis_sizes
 from ir_passes.backends.registry import GROUP as BACKENDS
 from ir_passes.cache.constants import describe_constant
 from ir_passes.cache.manifest import Factors
-from ir_passes.config import CompilationConfig, PassConfig
+from ir_passes.config import CompilationConfig, DynamicShapesType, PassConfig
 from ir_passes.errors import CannotStoreError
-from ir_passes.plugins import GROUP as PASSES
+from ir_passes.plugins import Addition, allowed_entries, load_additions
 from ir_passes.programs.argument_check import named_leaves
 from ir_passes.programs.request import CompileRequest
 from ir_passes.tracing.dynamic_dims import labels_of
@@ -194,18 +195,18 @@ def _is_given(config: Any, name: str, value: object) -> bool:
 
 
 def _plugins() -> str:
-    """What other distributions add to compiling: their names and versions."""
-    found = [each for group in (PASSES, BACKENDS) for each in entry_points(group=group)]
-    rows = (
-        [
-            each.group,
-            each.name,
-            each.value,
-            *((each.dist.name, each.dist.version) if each.dist else ()),
-        ]
-        for each in found
-    )
-    return json.dumps(sorted(rows))
+    """What other distributions add to compiling: their versions, and each pass with its options."""
+    entries = (*allowed_entries(), *entry_points(group=BACKENDS))
+    rows = [[each.group, each.name, each.value, *_origin(each)] for each in entries]
+    passes = [_addition(each) for each in load_additions()] if allowed_entries() else []
+    return json.dumps([sorted(rows), passes])
+
+
+def _addition(addition: Addition) -> Any:
+    step = addition.step
+    options = {each.name: repr(getattr(step, each.name)) for each in fields(step)}
+    place = [addition.before, addition.after, addition.is_enabled, addition.origin]
+    return [type(step).__module__, type(step).__qualname__, step.name, options, *place]
 
 
 def _origin(entry: EntryPoint) -> tuple[str, ...]:
@@ -237,7 +238,11 @@ def _argument(path: str, value: Any, request: CompileRequest) -> Any:
     if not isinstance(value, Tensor):
         return describe_constant(value)
     labels = labels_of(request.dims[path]) if path in request.dims else {}
-    sizes = [labels.get(dim, size) for dim, size in enumerate(value.shape)]
+    # A branch on a size that is not unbacked takes the way of the example.
+    is_free = request.config.dynamic_shapes_config.type is DynamicShapesType.UNBACKED
+    sizes = [
+        labels[dim] if is_free and dim in labels else size for dim, size in enumerate(value.shape)
+    ]
     strides = "contiguous" if value.is_contiguous() else list(value.stride())
     return [str(value.dtype), str(value.device), sizes, strides, value.requires_grad]
 

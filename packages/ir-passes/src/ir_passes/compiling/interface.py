@@ -16,7 +16,8 @@ from ir_passes.metadata import fake_of
 from ir_passes.programs.argument_check import ArgumentCheck, ExpectedTensor, named_leaves
 from ir_passes.programs.interface import Interface, path_of
 from ir_passes.programs.program import Flat
-from ir_passes.tracing.model_trace import ModelTrace, target_of
+from ir_passes.tracing.dynamic_dims import target_of
+from ir_passes.tracing.model_trace import ModelTrace
 
 _EFFECTS = ("CALL", "STORE_ATTR", "STORE_SUBSCR", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_SUBSCR")
 _BRACKETS = {tuple: "({})", list: "[{}]", dict: "{{{}}}"}

@@ -25,7 +25,6 @@ from ir_passes.programs.request import CompileRequest
 from ir_passes.shape_guard import BrokenGuard, ShapeGuard
 from ir_passes.tracing.dynamic_dims import TOKENS, DynamicDims, shapes_mode
 from ir_passes.tracing.model_trace import ModelTrace, trace_call
-from ir_passes.tracing.resizing import resize_tokens
 
 _logger = logging.getLogger("ir_passes.compiler")
 
@@ -39,12 +38,14 @@ class Compilation:
     Attributes:
         parts: what runs.
         trace: of the model, for every token count.
+        rebuilt: by token count, the traces of those that a guard excludes.
         programs: one for each range and each size that a guard excludes.
         recipe: how it was compiled.
     """
 
     parts: ModelParts
     trace: ModelTrace
+    rebuilt: Mapping[int, ModelTrace]
     programs: tuple[RangeProgram, ...]
     recipe: Recipe
 
@@ -59,6 +60,7 @@ class Session:
         self._progress = progress
         self._recipe = Recipe.of(request.config)
         self._shapes = request.config.dynamic_shapes_config.type
+        self._rebuilt: dict[int, ModelTrace] = {}
 
     def run(self) -> Compilation:
         """Trace once, compile every range, then what broken guards ask for."""
@@ -91,7 +93,8 @@ class Session:
             report,
             self._limits.get(TOKENS),
         )
-        return Compilation(model, trace, tuple(program for _, program in parts), self._recipe)
+        everything = tuple(program for _, program in parts)
+        return Compilation(model, trace, self._rebuilt, everything, self._recipe)
 
     def _trace(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], dims: DynamicDims
@@ -161,11 +164,8 @@ class Session:
     def _rebuild(self, size: int) -> tuple[Interface, RangeProgram]:
         """A program of one token count, traced for it alone."""
         _logger.info("Tracing again for %d tokens, which a guard excludes", size)
-        request = self._request
-        args, kwargs = resize_tokens(
-            request.function, request.args, request.kwargs, request.dims, size
-        )
-        trace = self._trace(args, kwargs, self._other_dims())
+        request = self._request.resized(size)
+        trace = self._rebuilt[size] = self._trace(request.args, request.kwargs, self._other_dims())
         compiler = self._compiler(trace)
         with shapes_mode(self._shapes):
             program = compiler.compile(SizeRange(size, size), "_rebuilt")

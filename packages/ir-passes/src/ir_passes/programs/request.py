@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from torch.nn import Module
-
 from ir_passes.config import CompilationConfig
-from ir_passes.tracing.dynamic_dims import DynamicDims
+from ir_passes.tracing.dynamic_dims import DynamicDims, target_of
+from ir_passes.tracing.resizing import resize_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,5 +35,9 @@ class CompileRequest:
     @property
     def target(self) -> Callable[..., Any]:
         """What a call runs, with the signature of the call."""
-        function = self.function
-        return function.forward if isinstance(function, Module) else function
+        return target_of(self.function)
+
+    def resized(self, num_tokens: int) -> CompileRequest:
+        """The same request with an example of another token count."""
+        args, kwargs = resize_tokens(self.function, self.args, self.kwargs, self.dims, num_tokens)
+        return replace(self, args=args, kwargs=kwargs)

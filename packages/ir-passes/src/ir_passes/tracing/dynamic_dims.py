@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx.experimental import _config
 
 from ir_core.suggestion import suggest
@@ -77,6 +77,11 @@ def shapes_mode(kind: DynamicShapesType) -> Generator[None]:
     is_oblivious = kind is DynamicShapesType.BACKED_SIZE_OBLIVIOUS
     with _config.patch(backed_size_oblivious=is_oblivious):  # type: ignore[attr-defined]
         yield
+
+
+def target_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a call of a module or a function runs, with the signature of the call."""
+    return function.forward if isinstance(function, nn.Module) else function
 
 
 def labels_of(given: int | Sequence[int] | Mapping[int, str]) -> Mapping[int, str]:

@@ -27,6 +27,7 @@ from ir_passes.tracing.dynamic_dims import (
     DynamicDims,
     mark_dynamic_dims,
     shapes_mode,
+    target_of,
 )
 from ir_passes.tracing.graph_input import GraphInput, readable_path
 from ir_passes.tracing.whole_graph import WholeGraph, trace_graph
@@ -156,11 +157,6 @@ def _refuse_repeated(
                 "pass examples that are tensors of their own."
             )
         seen.add(id(each))
-
-
-def target_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What a call of a module or a function runs, with the signature of the call."""
-    return function.forward if isinstance(function, torch.nn.Module) else function
 
 
 def _capture(function: Callable[..., Any], call: Call) -> Any:

@@ -9,8 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ir_passes.tracing.dynamic_dims import TOKENS, DynamicDims, labels_of, replaced, tensor_at
-from ir_passes.tracing.model_trace import target_of
+from ir_passes.tracing.dynamic_dims import (
+    TOKENS,
+    DynamicDims,
+    labels_of,
+    replaced,
+    target_of,
+    tensor_at,
+)
 
 
 def resize_tokens(

@@ -209,7 +209,7 @@ def _check_defaults(loaded: LoadedModel) -> None:
 
 def _engine_config(settings: Settings, loaded: LoadedModel, max_queue: int | None) -> EngineConfig:
     scheduler, cache = settings.scheduler, settings.cache
-    layout = cache_layout(loaded.config, cache.block_size, loaded.model.dtype)
+    layout = cache_layout(loaded.model.local_config, cache.block_size, loaded.model.dtype)
     max_model_len = _max_model_len(settings, loaded.config)
     available = available_bytes()
     num_blocks = cache.num_blocks or choose_num_blocks(

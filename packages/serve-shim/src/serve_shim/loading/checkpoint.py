@@ -69,11 +69,16 @@ class Checkpoint(Protocol):
         ...
 
     def read_into(self, slot: WeightSlot, form: WeightForm, out: Sequence[Tensor]) -> None:
-        """Fill `out`, the slot's rows of each tensor of a matrix of `form`.
+        """Fill `out`, the slot's part of each tensor of a matrix of `form`; no other part is read.
 
         A dense matrix has one, whose dtype is converted to; so has a vector. Other forms must be
-        among the `stored_format`'s.
+        among the `stored_format`'s, and the part be whole groups of them.
         """
+        ...
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of weights that were read so far, as they are stored."""
         ...
 
     def tokenizer(self) -> Tokenizer | None:

@@ -17,6 +17,7 @@ from serve_shim.loading.gguf_config import (
 from serve_shim.loading.gguf_file import GgufFile, GgufTensor
 from serve_shim.loading.gguf_integers import SPLITS
 from serve_shim.models.model_config import ModelConfig
+from serve_shim.models.span import Span
 from serve_shim.models.weight_form import DENSE, WeightForm
 from serve_shim.models.weight_slots import WeightSlot
 from serve_shim.tokenization.gguf_tokenizer import gguf_tokenizer
@@ -77,15 +78,22 @@ class GgufCheckpoint:
         return StoredFormat(stored.name, stored.is_quantised, tuple(SPLITS.get(stored.name, {})))
 
     def read_into(self, slot: WeightSlot, form: WeightForm, out: Sequence[Tensor]) -> None:
-        """Convert the tensor piece by piece and put q and k rows in order."""
+        """Convert the part piece by piece and put q and k rows in order."""
         tensor = self._tensors[slot.name]
+        *dims, columns = slot.spans
+        first = dims[0].start if dims else 0
         if slot.head_rows is None or not self._pairs_neighbours:
-            rows = [each.view(tensor.num_rows, 1, -1) for each in out]
-            self._copy_rows(tensor, form, 0, rows)
-        elif len(slot.shape) == 1:
-            self._copy_paired_vector(tensor, slot.head_rows, out[0])
+            rows = [each.view(dims[0].length if dims else 1, 1, -1) for each in out]
+            self._copy_rows(tensor, form, first, columns, rows)
+        elif not dims:
+            self._copy_paired_vector(tensor, slot.head_rows, columns, out[0])
         else:
-            self._copy_paired_rows(tensor, form, slot.head_rows, out)
+            self._copy_paired_rows(tensor, form, slot.head_rows, slot.spans, out)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the blocks that were converted, factors of rotary frequencies included."""
+        return self._file.bytes_read
 
     def tokenizer(self) -> Tokenizer | None:
         """Build the tokenizer in the metadata; None where there is none."""
@@ -96,42 +104,58 @@ class GgufCheckpoint:
         return GenerationDefaults(eos_ids=self._config.eos_token_ids)
 
     def _copy_paired_rows(
-        self, tensor: GgufTensor, form: WeightForm, head_rows: int, out: Sequence[Tensor]
+        self,
+        tensor: GgufTensor,
+        form: WeightForm,
+        head_rows: int,
+        part: tuple[Span, ...],
+        out: Sequence[Tensor],
     ) -> None:
-        for first in range(0, tensor.num_rows, head_rows):
-            heads = [each[first : first + head_rows] for each in out]
+        rows, columns = part
+        for start in range(0, rows.length, head_rows):
+            heads = [each[start : start + head_rows] for each in out]
             pairs = [head.view(2, head_rows // 2, -1).transpose(0, 1) for head in heads]
-            self._copy_rows(tensor, form, first, pairs)
+            self._copy_rows(tensor, form, rows.start + start, columns, pairs)
 
     def _copy_rows(
-        self, tensor: GgufTensor, form: WeightForm, first: int, out: Sequence[Tensor]
+        self, tensor: GgufTensor, form: WeightForm, first: int, columns: Span, out: Sequence[Tensor]
     ) -> None:
         """Fill each of `out` [num_groups, rows_of_a_group, width] with rows from `first` on."""
         num_groups, size = out[0].shape[:2]
-        step = max(_CHUNK_VALUES // (size * tensor.shape[-1]), 1)
+        step = max(_CHUNK_VALUES // (size * columns.length), 1)
         for start in range(0, num_groups, step):
             pieces = [groups[start : start + step] for groups in out]
             begin = first + start * size
-            rows = self._convert(tensor, form, begin, begin + len(pieces[0]) * size)
+            rows = self._convert(tensor, form, begin, begin + len(pieces[0]) * size, columns)
             for piece, values in zip(pieces, rows, strict=True):
                 piece.copy_(values.view(piece.shape))
 
     def _convert(
-        self, tensor: GgufTensor, form: WeightForm, start: int, stop: int
+        self, tensor: GgufTensor, form: WeightForm, start: int, stop: int, columns: Span
     ) -> Sequence[Tensor]:
-        """Rows `start` to `stop` as the tensors of `form`, contiguous."""
+        """Columns of rows `start` to `stop` as the tensors of `form`; rows follow each other."""
         if form == DENSE:
-            values = self._buffer((stop - start) * tensor.shape[-1])
-            self._file.read_rows(tensor, start, stop, values)
-            return [values]
-        blocks = self._file.read_blocks(tensor, start, stop).numpy()
+            return [self._expand(tensor, start, stop, columns)]
+        size = tensor.format.values
+        held = slice(columns.start // size, columns.stop // size)
+        blocks = self._file.read_blocks(tensor, start, stop, held).numpy()
         split = SPLITS[tensor.format.name][form]
         return [torch.from_numpy(np.ascontiguousarray(part)) for part in split(blocks)]
 
-    def _copy_paired_vector(self, tensor: GgufTensor, head_rows: int, out: Tensor) -> None:
-        values = self._buffer(out.numel()).view(1, -1)
-        self._file.read_rows(tensor, 0, 1, values)
-        pairs = values.view(-1, head_rows // 2, 2)
+    def _expand(self, tensor: GgufTensor, start: int, stop: int, columns: Span) -> Tensor:
+        """Columns of rows `start` to `stop` in float32, out of the blocks that hold them."""
+        size = tensor.format.values
+        held = slice(columns.start // size, -(-columns.stop // size))
+        blocks = self._file.read_blocks(tensor, start, stop, held)
+        values = self._buffer(len(blocks) * size)
+        tensor.format.expand(blocks, values.view(-1, size))
+        skipped = columns.start - held.start * size
+        return values.view(stop - start, -1)[:, skipped : skipped + columns.length]
+
+    def _copy_paired_vector(
+        self, tensor: GgufTensor, head_rows: int, columns: Span, out: Tensor
+    ) -> None:
+        pairs = self._expand(tensor, 0, 1, columns).reshape(-1, head_rows // 2, 2)
         out.view(-1, 2, head_rows // 2).copy_(pairs.transpose(1, 2))
 
     def _buffer(self, num_values: int) -> Tensor:

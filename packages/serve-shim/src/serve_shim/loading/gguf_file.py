@@ -62,12 +62,22 @@ class GgufFile:
         self.metadata = Fields(_read_metadata(reader, num_pairs), str(path))
         self.tensors = self._read_tensors(reader, num_tensors)
         self._bytes = torch.frombuffer(self._data, dtype=torch.uint8)
+        self.bytes_read = 0
 
-    def read_blocks(self, tensor: GgufTensor, start: int, stop: int) -> Tensor:
-        """Return a view of rows `start` to `stop`: uint8 [num_blocks, block_bytes]."""
+    def read_blocks(
+        self, tensor: GgufTensor, start: int, stop: int, columns: slice = slice(None)
+    ) -> Tensor:
+        """Return rows `start` to `stop`, or some blocks of each: uint8 [num_blocks, block_bytes].
+
+        `columns` counts blocks. All of a row are a view, fewer a copy.
+        """
         first = tensor.start + start * tensor.row_bytes
         raw = self._bytes[first : first + (stop - start) * tensor.row_bytes]
-        return raw.view(-1, tensor.format.num_bytes)
+        num_bytes = tensor.format.num_bytes
+        rows = raw.view(stop - start, tensor.row_bytes // num_bytes, num_bytes)
+        blocks = rows[:, columns].reshape(-1, num_bytes)
+        self.bytes_read += blocks.numel()
+        return blocks
 
     def read_rows(self, tensor: GgufTensor, start: int, stop: int, out: Tensor) -> None:
         """Expand rows `start` to `stop` into `out`, contiguous float32 [stop - start, row]."""

@@ -17,7 +17,8 @@ from serve_shim.loading.source import ModelSource, resolve_source
 from serve_shim.loading.weights import Progress, check_tensors, load_weights
 from serve_shim.models.causal_lm import CausalLM
 from serve_shim.models.model_config import ModelConfig
-from serve_shim.models.weight_slots import separate_head_slot
+from serve_shim.models.shard import WHOLE, Shard
+from serve_shim.models.weight_slots import separate_head_slot, weight_slots
 from serve_shim.tokenization.hf_tokenizer import hf_tokenizer
 from serve_shim.tokenization.tokenizer import Tokenizer
 
@@ -28,7 +29,8 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 class LoadedModel:
     """A model ready for a KV cache, with what belongs to it.
 
-    `tokenizer` is None for a checkpoint without tokenizer files, which serves token ids only.
+    `config` is the whole model's, also where `model` is one rank's part of it. `tokenizer` is None
+    for a checkpoint without tokenizer files, which serves token ids only.
     `load_report` holds what was chosen for the weights and why, `tensors`, `bytes` and seconds per
     stage, for the log.
     """
@@ -52,6 +54,7 @@ def load_model(
     chat_template: str | None = None,
     device: torch.device | None = None,
     max_positions: int | None = None,
+    shard: Shard = WHOLE,
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Load `spec`: a name for `resolve_source`, None for the embedded default, or its result.
@@ -61,6 +64,7 @@ def load_model(
     `tokenizer` is a directory or GGUF file to take the tokenizer from instead; `chat_template`, a
     text or the file that holds it, replaces its template.
     `max_positions` bounds the rotary cache where the engine serves fewer than the model has.
+    `shard` loads one rank's part of the model, and reads no other.
     Raises `ModelLoadError` or `TokenizerError`.
     """
     started = time.perf_counter()
@@ -70,8 +74,6 @@ def load_model(
     opened = time.perf_counter()
     dtype, dtype_reason = _choose_dtype(dtype, checkpoint.config, is_quantised(slots, checkpoint))
     choice = choose_forms(quantization, dtype, slots, checkpoint)
-    if checkpoint.config.tie_word_embeddings and "lm_head" in choice.forms:
-        slots.append(separate_head_slot(checkpoint.config))
     with torch.inference_mode(False):
         model = CausalLM(
             checkpoint.config,
@@ -79,7 +81,11 @@ def load_model(
             device=device,
             forms=choice.forms,
             max_positions=max_positions,
+            shard=shard,
         )
+        slots = list(weight_slots(model.plan))
+        if checkpoint.config.tie_word_embeddings and "lm_head" in choice.forms:
+            slots.append(separate_head_slot(model.plan))
         layouts = load_weights(model, slots, checkpoint, progress)
     loaded = time.perf_counter()
     text = _choose_tokenizer(checkpoint, tokenizer, chat_template)
@@ -94,9 +100,12 @@ def load_model(
         load_report={
             "origin": source.origin,
             "revision": source.revision,
+            "rank": shard.rank,
+            "num_ranks": shard.size,
             **report_weights(dtype, dtype_reason, quantization, choice, layouts),
             "tensors": len(slots),
             "bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
+            "bytes_read": checkpoint.bytes_read,
             "open_s": opened - started,
             "weights_s": loaded - opened,
             "tokenizer_s": finished - loaded,

@@ -37,8 +37,11 @@ def report_weights(
 
 
 def describe_weights(report: Mapping[str, object]) -> str:
-    """One line of what `report_weights` reports."""
-    parts = [
+    """One line of what `report_weights` reports, and of which rank it is where there are more."""
+    parts: list[str] = []
+    if report.get("num_ranks", 1) != 1:
+        parts.append(f"rank {report['rank']} of {report['num_ranks']}")
+    parts += [
         f"{report['dtype']} ({report['dtype_reason']})",
         f"quantization {report['quantization']} ({report['quantization_reason']}): "
         + _counts(report["forms"]),

@@ -39,6 +39,7 @@ class SafetensorsCheckpoint:
         }
         self._config = with_biases(config, self._tensors)
         self._files: dict[Path, safe_open] = {}
+        self._bytes_read = 0
 
     @property
     def config(self) -> ModelConfig:
@@ -55,14 +56,22 @@ class SafetensorsCheckpoint:
         return StoredFormat(self._tensors[name].dtype)
 
     def read_into(self, slot: WeightSlot, form: WeightForm, out: Sequence[Tensor]) -> None:
-        """Copy the tensor from its memory-mapped file."""
+        """Copy the part from its memory-mapped file."""
         file = self._tensors[slot.name].file
         try:
             if file not in self._files:
                 self._files[file] = safe_open(file, framework="pt")
-            out[0].copy_(self._files[file].get_tensor(slot.name))
+            part = tuple(slice(span.start, span.stop) for span in slot.spans)
+            stored: Tensor = self._files[file].get_slice(slot.name)[part]
         except (SafetensorError, OSError) as error:
             raise ModelLoadError(f"{file}: tensor `{slot.name}`: {error}") from error
+        out[0].copy_(stored)
+        self._bytes_read += stored.nbytes
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the parts that were copied."""
+        return self._bytes_read
 
     def tokenizer(self) -> Tokenizer | None:
         """Build the tokenizer from the directory's files; None where there are none."""

@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 import ir_core as ir
 from serve_shim.errors import ModelLoadError
 from serve_shim.loading.checkpoint import Checkpoint
 from serve_shim.models.matrix import Matrix
+from serve_shim.models.sharding import plan_sharding
 from serve_shim.models.weight_form import DENSE
 from serve_shim.models.weight_slots import WeightSlot, weight_slots
 
@@ -18,13 +19,13 @@ _MAX_LISTED = 8
 
 
 def check_tensors(checkpoint: Checkpoint, source: str) -> list[WeightSlot]:
-    """Return the slots to fill; reads no weights and allocates none.
+    """Return the whole model's slots; reads no weights and allocates none.
 
     Raises `ModelLoadError` listing missing and unexpected tensors, or the first tensor whose
     shape differs with both shapes.
     """
     shapes = checkpoint.shapes
-    slots = list(weight_slots(checkpoint.config))
+    slots = list(weight_slots(plan_sharding(checkpoint.config)))
     needed = {slot.name for slot in slots}
     missing = [slot.name for slot in slots if slot.name not in shapes]
     unexpected = [name for name in shapes if name not in needed]
@@ -40,7 +41,7 @@ def load_weights(
     checkpoint: Checkpoint,
     progress: Progress | None = None,
 ) -> dict[str, ir.LayoutChoice]:
-    """Copy each tensor straight into its rows of the merged parameters, one tensor at a time.
+    """Copy each slot's part straight into the merged parameters, one tensor at a time.
 
     A matrix is packed, in place, when its last part is read. Returns the layouts by the matrix's
     path. `progress` is called with ("weights", tensors done, tensors in all).
@@ -52,16 +53,33 @@ def load_weights(
             progress("weights", done, len(slots))
         module = model.get_submodule(slot.module)
         if not slot.is_matrix or not isinstance(module, Matrix):
-            rows = model.get_parameter(slot.parameter)[slot.start : slot.stop]
-            checkpoint.read_into(slot, DENSE, [rows])
+            _fill_vector(model.get_parameter(slot.parameter), slot, checkpoint)
             continue
-        checkpoint.read_into(slot, module.form, module.stored_rows(slot.start, slot.stop))
+        _fill_matrix(module, slot, checkpoint)
         unread[slot.module] -= 1
         if not unread[slot.module]:
             layouts[slot.module] = module.pack()
     if progress is not None:
         progress("weights", len(slots), len(slots))
     return layouts
+
+
+def _fill_vector(parameter: Tensor, slot: WeightSlot, checkpoint: Checkpoint) -> None:
+    (part,) = slot.spans
+    values = parameter[slot.start : slot.stop]
+    values[part.length :].zero_()
+    if part.length:
+        checkpoint.read_into(slot, DENSE, [values[: part.length]])
+
+
+def _fill_matrix(matrix: Matrix, slot: WeightSlot, checkpoint: Checkpoint) -> None:
+    rows, columns = slot.spans
+    if rows.is_padded or columns.is_padded:
+        for stored in matrix.stored_rows(slot.start, slot.stop):
+            stored.zero_()
+    if rows.length and columns.length:
+        part = matrix.stored_rows(slot.start, slot.start + rows.length, columns.length)
+        checkpoint.read_into(slot, matrix.form, part)
 
 
 def _check_shapes(

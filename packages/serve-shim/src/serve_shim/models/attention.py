@@ -5,24 +5,26 @@ from torch import Tensor, nn
 
 import ir_core as ir
 from serve_shim.models.attention_step import AttentionStep
-from serve_shim.models.model_config import ModelConfig
 from serve_shim.models.parameters import ParameterMaker
 from serve_shim.models.rms_norm import RmsNorm
+from serve_shim.models.sharding import ShardingPlan
 
 
 class Attention(nn.Module):
     """Grouped-query attention over the paged cache; rows of `qkv_proj` are q, k, v.
 
     `cos_sin` is the float32 cache that all layers share. `kv_cache` is bound by the engine:
-    [num_blocks, 2, num_kv_heads, block_size, head_dim].
+    [num_blocks, 2, num_kv_heads, block_size, head_dim]. A rank has some of the heads, and ranks sum
+    their products.
     """
 
     kv_cache: Tensor
 
     def __init__(
-        self, config: ModelConfig, layer: int, cos_sin: Tensor, make: ParameterMaker
+        self, plan: ShardingPlan, layer: int, cos_sin: Tensor, make: ParameterMaker
     ) -> None:
         super().__init__()
+        config, self.is_sharded = plan.local, not plan.shard.is_whole
         self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
         self.head_dim = config.head_dim
         self.sizes = [config.query_size, config.key_size, config.key_size]
@@ -66,4 +68,5 @@ class Attention(nn.Module):
             self.scale,
             self.sliding_window,
         )
-        return self.o_proj(output.view(num_tokens, self.sizes[0]))
+        x = self.o_proj(output.view(num_tokens, self.sizes[0]))
+        return ir.ops.all_reduce(x, "tp") if self.is_sharded else x

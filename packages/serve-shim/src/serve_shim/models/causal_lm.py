@@ -13,6 +13,9 @@ from serve_shim.models.model_config import ModelConfig
 from serve_shim.models.parameters import ParameterMaker
 from serve_shim.models.rms_norm import RmsNorm
 from serve_shim.models.rope import build_cos_sin_cache
+from serve_shim.models.shard import WHOLE, Shard
+from serve_shim.models.sharding import plan_sharding
+from serve_shim.models.vocabulary import embed_shard, join_logits
 from serve_shim.models.weight_form import WeightForm
 
 
@@ -23,7 +26,13 @@ class CausalLM(nn.Module):
     of each matrix whose weights are not of that dtype, by its path. With tied embeddings `lm_head`
     is the embedding, unless `forms` has an `lm_head` of its own. `max_positions` shortens the
     rotary cache where fewer positions are served than the model has.
+
+    With a `shard` the model is one rank's part of `config`, and computes with `local_config`; each
+    step then has collectives over `tp`, which every rank must enter. `plan` says what is held.
+    Raises `ModelLoadError` for a model that cannot be divided between so many ranks.
     """
+
+    first_id: Tensor
 
     def __init__(
         self,
@@ -33,26 +42,39 @@ class CausalLM(nn.Module):
         device: torch.device | None = None,
         forms: Mapping[str, WeightForm] | None = None,
         max_positions: int | None = None,
+        shard: Shard = WHOLE,
     ) -> None:
         super().__init__()
         self.config, self.dtype = config, dtype
+        self.plan = plan = plan_sharding(config, shard, forms)
+        self.is_sharded = not shard.is_whole
         make = ParameterMaker(dtype, device, forms or {})
         num_positions = min(config.max_positions, max_positions or config.max_positions)
         cos_sin = build_cos_sin_cache(config.rope, config.head_dim, num_positions, device)
-        vocab, hidden = config.vocab_size, config.hidden_size
+        vocab, hidden = plan.vocab.width, config.hidden_size
+        self.num_ids = vocab
         is_shared = config.tie_word_embeddings and "lm_head" not in make.forms
         use = MatrixUse.LOOKUP | MatrixUse.PRODUCT if is_shared else MatrixUse.LOOKUP
         self.embedding = make.matrix("embedding", hidden, vocab, use=use)
         self.layers = nn.ModuleList(
-            DecoderLayer(config, layer, cos_sin, make.at(f"layers.{layer}"))
+            DecoderLayer(plan, layer, cos_sin, make.at(f"layers.{layer}"))
             for layer in range(config.num_layers)
         )
         self.norm = RmsNorm(hidden, config.rms_norm_eps, make)
         self.lm_head = self.embedding if is_shared else make.matrix("lm_head", hidden, vocab)
+        if self.is_sharded:
+            # Not a number in the code, which is then the same on all ranks.
+            first_id = torch.tensor([plan.vocab.start], dtype=torch.int64, device=device)
+            self.register_buffer("first_id", first_id, persistent=False)
+
+    @property
+    def local_config(self) -> ModelConfig:
+        """Of the part that this rank holds: its heads, and so its caches, and its other sizes."""
+        return self.plan.local
 
     def forward(self, input_ids: Tensor, positions: Tensor, step: AttentionStep) -> Tensor:
         """Return normed hidden states [T, hidden] for int64 `input_ids` [T] at `positions` [T]."""
-        x, residual = self.embedding.embed(input_ids), None
+        x, residual = self._embed(input_ids), None
         for layer in self.layers:
             x, residual = layer(x, residual, positions, step)
         if residual is None:
@@ -61,7 +83,10 @@ class CausalLM(nn.Module):
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Return [N, vocab] in the model's dtype for hidden states [N, hidden]."""
-        return self.lm_head(hidden)
+        logits = self.lm_head(hidden)
+        if not self.is_sharded:
+            return logits
+        return join_logits(logits, self.plan.shard.size, self.config.vocab_size)
 
     def bind_kv_cache(self, caches: Sequence[Tensor]) -> None:
         """Give each layer its cache [num_blocks, 2, num_kv_heads, block_size, head_dim].
@@ -76,8 +101,13 @@ class CausalLM(nn.Module):
             if isinstance(attention, Attention):
                 attention.kv_cache = cache
 
+    def _embed(self, input_ids: Tensor) -> Tensor:
+        if not self.is_sharded:
+            return self.embedding.embed(input_ids)
+        return embed_shard(self.embedding, input_ids, self.first_id, self.num_ids)
+
     def _check_cache(self, layer: int, cache: Tensor) -> None:
-        config = self.config
+        config = self.local_config
         found = list(cache.shape)
         expected = f"[num_blocks, 2, {config.num_kv_heads}, block_size, {config.head_dim}]"
         if cache.dim() != 5 or [found[1], found[2], found[4]] != [

@@ -5,23 +5,23 @@ from torch import Tensor, nn
 from serve_shim.models.attention import Attention
 from serve_shim.models.attention_step import AttentionStep
 from serve_shim.models.mlp import Mlp
-from serve_shim.models.model_config import ModelConfig
 from serve_shim.models.parameters import ParameterMaker
 from serve_shim.models.rms_norm import RmsNorm
+from serve_shim.models.sharding import ShardingPlan
 
 
 class DecoderLayer(nn.Module):
     """Norm, attention, norm, feed-forward; each norm also adds the branch before it."""
 
     def __init__(
-        self, config: ModelConfig, layer: int, cos_sin: Tensor, make: ParameterMaker
+        self, plan: ShardingPlan, layer: int, cos_sin: Tensor, make: ParameterMaker
     ) -> None:
         super().__init__()
-        size, epsilon = config.hidden_size, config.rms_norm_eps
+        size, epsilon = plan.config.hidden_size, plan.config.rms_norm_eps
         self.input_norm = RmsNorm(size, epsilon, make)
-        self.attention = Attention(config, layer, cos_sin, make.at("attention"))
+        self.attention = Attention(plan, layer, cos_sin, make.at("attention"))
         self.post_attention_norm = RmsNorm(size, epsilon, make)
-        self.mlp = Mlp(config, make.at("mlp"))
+        self.mlp = Mlp(plan, make.at("mlp"))
 
     def forward(
         self, x: Tensor, residual: Tensor | None, positions: Tensor, step: AttentionStep

@@ -77,9 +77,15 @@ class Matrix(nn.Module, ABC):
         """Return the rows [T, in_features] of int64 `input_ids` [T], in `dtype`."""
         return self.lookup(*self._lookup_values(input_ids))
 
-    def stored_rows(self, start: int, stop: int) -> list[Tensor]:
-        """Views of rows `start` to `stop` of each stored tensor, to be filled before `pack`."""
-        return [each[start:stop] for _, each in self._stored()]
+    def stored_rows(self, start: int, stop: int, columns: int | None = None) -> list[Tensor]:
+        """Views of rows `start` to `stop` of each stored tensor, to be filled before `pack`.
+
+        `columns` are the first of them, whole groups; None for all.
+        """
+        rows = [each[start:stop] for _, each in self._stored()]
+        if columns is None:
+            return rows
+        return [each[:, : each.shape[1] * columns // self.in_features] for each in rows]
 
     def pack(self) -> ir.LayoutChoice:
         """Reorder complete weights for the implementation that will run; memory is reused.

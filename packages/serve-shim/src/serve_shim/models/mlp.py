@@ -3,19 +3,24 @@
 from torch import Tensor, nn
 
 import ir_core as ir
-from serve_shim.models.model_config import ModelConfig
 from serve_shim.models.parameters import ParameterMaker
+from serve_shim.models.sharding import ShardingPlan
 
 
 class Mlp(nn.Module):
-    """`down(silu(gate(x)) * up(x))`; rows of `gate_up_proj` are gate, then up."""
+    """`down(silu(gate(x)) * up(x))`; rows of `gate_up_proj` are gate, then up.
 
-    def __init__(self, config: ModelConfig, make: ParameterMaker) -> None:
+    A rank has some of the gates, and ranks sum their products.
+    """
+
+    def __init__(self, plan: ShardingPlan, make: ParameterMaker) -> None:
         super().__init__()
+        config, self.is_sharded = plan.local, not plan.shard.is_whole
         inner, hidden, bias = config.intermediate_size, config.hidden_size, config.mlp_bias
         self.gate_up_proj = make.matrix("gate_up_proj", hidden, 2 * inner, bias=bias)
         self.down_proj = make.matrix("down_proj", inner, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [T, hidden] to [T, hidden]."""
-        return self.down_proj(ir.ops.silu_and_mul(self.gate_up_proj(x)))
+        x = self.down_proj(ir.ops.silu_and_mul(self.gate_up_proj(x)))
+        return ir.ops.all_reduce(x, "tp") if self.is_sharded else x

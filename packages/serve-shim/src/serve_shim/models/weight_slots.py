@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from serve_shim.models.model_config import ModelConfig
+from serve_shim.models.sharding import ShardingPlan
+from serve_shim.models.span import Span
 
 EMBEDDING = "model.embed_tokens.weight"
 
@@ -13,7 +14,8 @@ class WeightSlot:
     """Tensor `name` of `shape` fills `parameter` of the model from row `start` on.
 
     Names are those of Hugging Face checkpoints. `head_rows` is set for q and k: the rows of
-    one head, which GGUF may store in another order.
+    one head, which GGUF may store in another order. `part` is what a rank holds of each dimension,
+    None for the whole tensor; of heads it is whole ones.
     """
 
     name: str
@@ -21,6 +23,7 @@ class WeightSlot:
     parameter: str
     start: int = 0
     head_rows: int | None = None
+    part: tuple[Span, ...] | None = None
 
     @property
     def module(self) -> str:
@@ -33,65 +36,117 @@ class WeightSlot:
         return len(self.shape) == 2
 
     @property
+    def spans(self) -> tuple[Span, ...]:
+        """What is read of each dimension, and how wide it is in the parameter."""
+        return self.part or tuple(Span.whole(size) for size in self.shape)
+
+    @property
     def stop(self) -> int:
         """The row after the last one that it fills."""
-        return self.start + self.shape[0]
+        return self.start + self.spans[0].width
 
 
-def weight_slots(config: ModelConfig) -> Iterator[WeightSlot]:
+def weight_slots(plan: ShardingPlan) -> Iterator[WeightSlot]:
     """Yield a slot for every tensor that the checkpoint must have, each exactly once."""
-    hidden, vocab = config.hidden_size, config.vocab_size
-    yield WeightSlot(EMBEDDING, (vocab, hidden), "embedding.weight")
+    config = plan.config
+    yield _vocabulary_slot(plan, EMBEDDING, "embedding.weight")
     for layer in range(config.num_layers):
-        yield from _layer_slots(config, f"model.layers.{layer}.", f"layers.{layer}.")
-    yield WeightSlot("model.norm.weight", (hidden,), "norm.weight")
+        source, target = f"model.layers.{layer}.", f"layers.{layer}."
+        for norm, parameter in (
+            ("input_layernorm", "input_norm"),
+            ("post_attention_layernorm", "post_attention_norm"),
+        ):
+            yield _norm_slot(config.hidden_size, f"{source}{norm}", f"{target}{parameter}")
+        yield from _attention_slots(plan, f"{source}self_attn.", f"{target}attention.")
+        yield from _mlp_slots(plan, f"{source}mlp.", f"{target}mlp.")
+    yield _norm_slot(config.hidden_size, "model.norm", "norm")
     if not config.tie_word_embeddings:
-        yield WeightSlot("lm_head.weight", (vocab, hidden), "lm_head.weight")
+        yield _vocabulary_slot(plan, "lm_head.weight", "lm_head.weight")
 
 
-def separate_head_slot(config: ModelConfig) -> WeightSlot:
+def separate_head_slot(plan: ShardingPlan) -> WeightSlot:
     """The slot of an `lm_head` that is tied to the embedding, but held in another form."""
-    return WeightSlot(EMBEDDING, (config.vocab_size, config.hidden_size), "lm_head.weight")
+    return _vocabulary_slot(plan, EMBEDDING, "lm_head.weight")
 
 
-def _layer_slots(config: ModelConfig, source: str, target: str) -> Iterator[WeightSlot]:
-    hidden, inner = config.hidden_size, config.intermediate_size
-    query, key, head = config.query_size, config.key_size, config.head_dim
-    yield WeightSlot(f"{source}input_layernorm.weight", (hidden,), f"{target}input_norm.weight")
-    yield WeightSlot(
-        f"{source}post_attention_layernorm.weight",
-        (hidden,),
-        f"{target}post_attention_norm.weight",
-    )
-    attention, merged = f"{source}self_attn.", f"{target}attention.qkv_proj"
-    for part, rows, start, head_rows in (
-        ("q_proj", query, 0, head),
-        ("k_proj", key, query, head),
-        ("v_proj", key, query + key, None),
+def _vocabulary_slot(plan: ShardingPlan, name: str, parameter: str) -> WeightSlot:
+    vocab, hidden = plan.config.vocab_size, plan.config.hidden_size
+    part = (plan.vocab, Span.whole(hidden))
+    return WeightSlot(name, (vocab, hidden), parameter, part=part)
+
+
+def _norm_slot(size: int, source: str, target: str) -> WeightSlot:
+    return WeightSlot(f"{source}.weight", (size,), f"{target}.weight")
+
+
+def _attention_slots(plan: ShardingPlan, source: str, target: str) -> Iterator[WeightSlot]:
+    config, local, head = plan.config, plan.local, plan.config.head_dim
+    queries, keys = plan.query_heads.times(head), plan.kv_heads.times(head)
+    query_end = local.query_size
+    for part, rows, span, start, head_rows in (
+        ("q_proj", config.query_size, queries, 0, head),
+        ("k_proj", config.key_size, keys, query_end, head),
+        ("v_proj", config.key_size, keys, query_end + local.key_size, None),
     ):
-        yield WeightSlot(
-            f"{attention}{part}.weight", (rows, hidden), f"{merged}.weight", start, head_rows
+        yield from _row_slots(
+            plan,
+            f"{source}{part}",
+            f"{target}qkv_proj",
+            rows,
+            span,
+            start,
+            head_rows=head_rows,
+            bias=config.qkv_bias,
         )
-        if config.qkv_bias:
-            yield WeightSlot(f"{attention}{part}.bias", (rows,), f"{merged}.bias", start, head_rows)
     if config.qk_norm:
         for part in ("q_norm", "k_norm"):
-            name = f"{part}.weight"
-            yield WeightSlot(f"{attention}{name}", (head,), f"{target}attention.{name}")
-    yield from _projection_slots(
-        f"{attention}o_proj", f"{target}attention.o_proj", (hidden, query), config.output_bias
+            yield _norm_slot(head, f"{source}{part}", f"{target}{part}")
+    yield from _column_slots(
+        plan,
+        f"{source}o_proj",
+        f"{target}o_proj",
+        config.query_size,
+        queries,
+        bias=config.output_bias,
     )
-    mlp, bias = f"{source}mlp.", config.mlp_bias
-    for part, start in (("gate_proj", 0), ("up_proj", inner)):
-        yield from _projection_slots(
-            f"{mlp}{part}", f"{target}mlp.gate_up_proj", (inner, hidden), bias, start
+
+
+def _mlp_slots(plan: ShardingPlan, source: str, target: str) -> Iterator[WeightSlot]:
+    inner, span, bias = plan.config.intermediate_size, plan.intermediate, plan.config.mlp_bias
+    for part, start in (("gate_proj", 0), ("up_proj", span.width)):
+        yield from _row_slots(
+            plan, f"{source}{part}", f"{target}gate_up_proj", inner, span, start, bias=bias
         )
-    yield from _projection_slots(f"{mlp}down_proj", f"{target}mlp.down_proj", (hidden, inner), bias)
+    yield from _column_slots(
+        plan, f"{source}down_proj", f"{target}down_proj", inner, span, bias=bias
+    )
 
 
-def _projection_slots(
-    source: str, target: str, shape: tuple[int, int], bias: bool, start: int = 0
+def _row_slots(
+    plan: ShardingPlan,
+    source: str,
+    target: str,
+    rows: int,
+    span: Span,
+    start: int,
+    *,
+    head_rows: int | None = None,
+    bias: bool,
 ) -> Iterator[WeightSlot]:
-    yield WeightSlot(f"{source}.weight", shape, f"{target}.weight", start)
+    """A matrix [rows, hidden] whose rows are divided, and its bias."""
+    hidden = plan.config.hidden_size
+    part = (span, Span.whole(hidden))
+    yield WeightSlot(f"{source}.weight", (rows, hidden), f"{target}.weight", start, head_rows, part)
     if bias:
-        yield WeightSlot(f"{source}.bias", shape[:1], f"{target}.bias", start)
+        yield WeightSlot(f"{source}.bias", (rows,), f"{target}.bias", start, head_rows, part[:1])
+
+
+def _column_slots(
+    plan: ShardingPlan, source: str, target: str, columns: int, span: Span, *, bias: bool
+) -> Iterator[WeightSlot]:
+    """A matrix [hidden, columns] whose columns are divided, and the bias of the ranks' sum."""
+    hidden = plan.config.hidden_size
+    part = (Span.whole(hidden), span)
+    yield WeightSlot(f"{source}.weight", (hidden, columns), f"{target}.weight", part=part)
+    if bias:
+        yield WeightSlot(f"{source}.bias", (hidden,), f"{target}.bias", part=(plan.summed_bias,))
