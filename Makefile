@@ -12,7 +12,7 @@ METADATA := constraints.txt pyproject.toml $(foreach member,$(MEMBERS),$(member)
 NATIVE := $(shell find packages/ir-kernels -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -name 'setup.py' -o -name '*build*.py' | grep -v '/build/')
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-slow test-gpu format lint typecheck bench bench-kernels bench-serving bench-steps bench-compile graph docs check clean
+.PHONY: help install serve test test-slow test-gpu format lint typecheck bench bench-kernels bench-serving bench-steps bench-compile bench-collectives graph docs check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +58,9 @@ bench-steps: $(VENV)/.serve ## Show where the time of a step of the server goes,
 
 bench-compile: $(VENV)/.serve ## Show what compiling costs by depth, and compiled steps beside eager ones
 	$(BIN)/python -m tools.bench.compile $(ARGS)
+
+bench-collectives: $(VENV)/.serve ## Compare the providers of all_reduce by ranks and size
+	$(BIN)/python -m tools.bench.collectives $(ARGS)
 
 graph: $(VENV)/.serve ## Show one layer of a model at every stage of compilation (ARGS="MODEL --layer 3")
 	$(BIN)/python -m tools.graph $(ARGS)

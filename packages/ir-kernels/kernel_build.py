@@ -47,8 +47,11 @@ TORCH_UNITS = (
     "binding_quantized.cpp",
     "binding_rotary.cpp",
     "binding_sampling.cpp",
+    "shm_collectives.cpp",
     "tensor_rows.cpp",
 )
+# Sums have no version of their own where an ISA adds nothing to them.
+SUMMING_ISAS = ("portable", "avx2", "avx512")
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 AVX512_BF16 = (*AVX512, "-mavx512bf16", "-mavx512vnni")
@@ -125,8 +128,10 @@ def compile_library(tools: Toolchain, library: Path) -> BuildReport:
     torch_flags = (*TORCH_FLAGS, f"-I{tools.torch_dir / 'include'}")
     units: dict[str, Sequence[str]] = {f"isa_{isa}.cpp": flags for isa, flags in isas.items()}
     units |= dict.fromkeys(TORCH_UNITS, torch_flags)
-    units["attention_plan.cpp"] = ()
-    units["isa_select.cpp"] = [f"-DIR_BUILT_{isa}" for isa in isas]
+    units |= {f"shm_sum_{isa}.cpp": isas[isa] for isa in SUMMING_ISAS if isa in isas}
+    units |= dict.fromkeys(("attention_plan.cpp", "shm_segment.cpp"), ())
+    built = tuple(f"-DIR_BUILT_{isa}" for isa in isas)
+    units |= dict.fromkeys(("isa_select.cpp", "shm_sum.cpp"), built)
 
     with tempfile.TemporaryDirectory() as scratch:
 

@@ -45,6 +45,9 @@ def registry() -> ir.Registry:
         "linear_w8a16",
         "embedding",
         "embedding_w8a16",
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
     )
     fresh = testing.fresh_registry([ir.registry()[name] for name in ops])
     ir_kernels.register(fresh)

@@ -2,12 +2,13 @@
 
 import ctypes
 import os
+import stat
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from types import MethodType
+from types import MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -317,6 +318,85 @@ def test_code_that_would_run_differently_is_refused(
     fake = "from unittest.mock import Mock\nasync_compile = Mock()\n" if "async" in header else ""
     module = generated_module(tmp_path / "piece.py", result, fake + header)
     with pytest.raises(CannotStoreError, match=words):
+        extract_code(module.call)
+
+
+LIBRARY = b"\x7fELF and more"
+
+
+def module_with_library(folder: Path, root: Path) -> ModuleType:
+    """A generated module whose one kernel is of the library `ab/k.so` below a root."""
+    library = root / "ab" / "k.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(LIBRARY)
+    for place, mode in ((root, 0o755), (library.parent, 0o755), (library, 0o755)):
+        place.chmod(mode)
+    header = "from unittest.mock import Mock\nasync_compile = Mock()\n"
+    module = generated_module(folder / "piece.py", "k(x)", header + "k = " + KERNEL.format(""))
+    extension = ModuleType("kernel")
+    extension.__file__ = str(library)
+    vars(module)["k"] = SimpleNamespace(__self__=extension, __name__="kernel")
+    return module
+
+
+@pytest.fixture
+def inductor_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "inductor"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(root))
+    return root
+
+
+def test_library_that_others_can_only_read_is_stored(
+    tmp_path: Path, inductor_directory: Path
+) -> None:
+    module = module_with_library(tmp_path, inductor_directory)
+    assert extract_code(module.call).libraries == {"k": LIBRARY}
+
+
+@pytest.mark.parametrize("bit", [0o020, 0o002])
+@pytest.mark.parametrize("place", ["", "ab", "ab/k.so"])
+def test_library_that_others_could_have_written_is_refused(
+    tmp_path: Path, inductor_directory: Path, place: str, bit: int
+) -> None:
+    module = module_with_library(tmp_path, inductor_directory)
+    (inductor_directory / place).chmod(0o755 | bit)
+    with pytest.raises(CannotStoreError, match=r"`chmod -R go-w .*`TORCHINDUCTOR_CACHE_DIR`"):
+        extract_code(module.call)
+
+
+def test_library_of_another_user_is_refused(
+    tmp_path: Path, inductor_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = module_with_library(tmp_path, inductor_directory)
+    inductor_directory.chmod(0o700)
+    lstat = Path.lstat
+
+    def lstat_of_another(path: Path) -> os.stat_result:
+        status = list(lstat(path))
+        if path.name == "k.so":
+            status[stat.ST_UID] += 1
+        return os.stat_result(status)
+
+    monkeypatch.setattr(Path, "lstat", lstat_of_another)
+    with pytest.raises(CannotStoreError, match=r"`chown -R .*/k\.so.*`TORCHINDUCTOR_CACHE_DIR`"):
+        extract_code(module.call)
+
+
+def test_modes_below_a_directory_that_nobody_else_enters_do_not_matter(
+    tmp_path: Path, inductor_directory: Path
+) -> None:
+    module = module_with_library(tmp_path, inductor_directory)
+    inductor_directory.chmod(0o700)
+    (inductor_directory / "ab").chmod(0o775)
+    (inductor_directory / "ab" / "k.so").chmod(0o775)
+    assert extract_code(module.call).libraries == {"k": LIBRARY}
+
+
+def test_link_to_a_library_elsewhere_is_refused(tmp_path: Path, inductor_directory: Path) -> None:
+    module = module_with_library(tmp_path, inductor_directory)
+    (inductor_directory / "ab").rename(tmp_path / "away")
+    (inductor_directory / "ab").symlink_to(tmp_path / "away")
+    with pytest.raises(CannotStoreError, match=r"away/k\.so, lies outside of"):
         extract_code(module.call)
 
 

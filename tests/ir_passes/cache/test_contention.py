@@ -1,5 +1,6 @@
 """Processes that die, stop or race: nobody reads a part of an entry, and nobody waits for long."""
 
+import errno
 import fcntl
 import os
 import signal
@@ -175,6 +176,90 @@ def test_lock_whose_file_was_removed_while_waiting_is_taken_anew(
     monkeypatch.setattr(fcntl, "flock", lock_and_remove)
     with store.lock(hammer.KEY, 1.0) as is_held, store.lock(hammer.KEY, 0.0) as is_held_twice:
         assert (is_held, is_held_twice) == (True, False)
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, module: object, name: str, code: int) -> None:
+    """Let a function of the system fail."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(module, name, refuse)
+
+
+@pytest.mark.parametrize("name", ["fchmod", "truncate", "pwrite"])
+def test_lock_whose_holder_cannot_be_written_is_a_lock_and_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    store = hammer.store_at(tmp_path / "root")
+    fail(monkeypatch, os, name, errno.ENOSPC)
+    with store.lock(hammer.KEY, 0.0) as is_held, store.lock(hammer.KEY, 0.0) as is_held_twice:
+        assert (is_held, is_held_twice) == (True, False)
+    with store.lock(hammer.KEY, 0.0) as is_held:
+        assert is_held
+
+
+def test_lock_that_fails_once_it_is_taken_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hammer.store_at(tmp_path / "root")
+    with monkeypatch.context() as failing:
+        fail(failing, os.path, "samestat", errno.EIO)
+        with store.lock(hammer.KEY, 0.0) as is_held:
+            assert not is_held
+    with store.lock(hammer.KEY, 0.0) as is_held:
+        assert is_held
+
+
+@contextmanager
+def inherited_locks(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Each lock has a second descriptor, as one that a forked child has."""
+    flock, copies = fcntl.flock, list[int]()
+
+    def lock_and_copy(descriptor: int, mode: int) -> None:
+        flock(descriptor, mode)
+        copies.append(os.dup(descriptor))
+
+    with monkeypatch.context() as copying:
+        copying.setattr(fcntl, "flock", lock_and_copy)
+        yield
+    for each in copies:
+        os.close(each)
+
+
+def test_child_that_was_forked_under_a_lock_does_not_keep_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hammer.store_at(tmp_path / "root")
+    with inherited_locks(monkeypatch):
+        with store.lock(hammer.KEY, 0.0) as is_held:
+            assert is_held
+        with store.lock(hammer.KEY, 0.0) as is_held:
+            assert is_held
+
+
+def test_child_that_leaves_the_lock_of_its_parent_does_not_release_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hammer.store_at(tmp_path / "root")
+    with inherited_locks(monkeypatch):
+        with monkeypatch.context() as child, store.lock(hammer.KEY, 0.0):
+            child.setattr(os, "getpid", lambda: 0)
+        with store.lock(hammer.KEY, 0.0) as is_held:
+            assert not is_held
+
+
+def test_file_system_without_locks_is_named_as_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = hammer.store_at(tmp_path / "root")
+    fail(monkeypatch, fcntl, "flock", errno.ENOLCK)
+    for _ in range(2):
+        with store.lock(hammer.KEY, 300.0) as is_held:
+            assert not is_held
+    assert "gives no locks: No locks available" in caplog.text
+    assert "was locked for" not in caplog.text
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
 
 
 def test_stopped_holder_of_a_lock_is_waited_for_no_longer_than_the_bound(

@@ -6,6 +6,7 @@ import os
 import resource
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,6 +135,27 @@ def test_corrupt_entry_makes_room_for_an_equal_one(tmp_path: Path) -> None:
     again = publish(store)
     assert (again.id, again.read_all()) == (first.id, FILES)
     assert len(quarantined(store)) == 1
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "program.json"])
+def test_equal_entry_that_cannot_be_read_now_is_neither_set_aside_nor_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    store = store_at(tmp_path)
+    first = publish(store)
+    opened = os.open
+
+    def fail_to_read(path: str, flags: int, *arguments: Any, **options: Any) -> int:
+        if path == name and not flags & os.O_CREAT:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return opened(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", fail_to_read)
+    assert store.publish(FACTORS, FILES, {}) is None
+    monkeypatch.undo()
+    assert (found(store), quarantined(store)) == ([first], [])
+    (warning,) = warnings_of(caplog)
+    assert "cannot be read now: Input/output error" in warning
 
 
 def test_order_on_disk_is_files_then_manifest_then_name(

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from ir_passes.cache.entry import Entry, Refused
 from ir_passes.cache.manifest import canonical
 from ir_passes.cache.store import CacheStore
 from ir_passes.config import CacheTrust
-from ir_passes.errors import CorruptEntryError, UntrustedEntryError
+from ir_passes.errors import CorruptEntryError, UnreadableEntryError, UntrustedEntryError
 
 from .stores import FACTORS, FILES, KEY, flip_bit, found, publish, quarantined, refused, store_at
 
@@ -48,8 +49,43 @@ def test_file_of_another_size_is_found_when_it_is_read(tmp_path: Path, content: 
 def test_missing_file_is_found_when_it_is_read(tmp_path: Path) -> None:
     entry = publish(store_at(tmp_path))
     shutil.rmtree(entry.directory / "pieces")
-    with pytest.raises(CorruptEntryError, match="is gone or cannot be read: No such file"):
+    with pytest.raises(CorruptEntryError, match="is gone or not whole: No such file"):
         entry.read_all()
+
+
+def fail_to_open(monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
+    """Let every open of that name fail."""
+    opened = os.open
+
+    def open_or_fail(path: str, *arguments: Any, **options: Any) -> int:
+        if path == name:
+            raise OSError(code, os.strerror(code))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", open_or_fail)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ENOMEM, errno.EACCES])
+def test_file_that_the_system_does_not_give_now_is_not_called_corrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    entry = publish(store_at(tmp_path))
+    fail_to_open(monkeypatch, "program.json", code)
+    with pytest.raises(UnreadableEntryError, match=f"cannot be read now: {os.strerror(code)}"):
+        entry.read_all()
+
+
+def test_manifest_that_the_system_does_not_give_now_is_no_reason_to_set_it_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_at(tmp_path)
+    entry = publish(store)
+    fail_to_open(monkeypatch, "manifest.json", errno.EIO)
+    result = refused(store)
+    assert (result.kind, quarantined(store)) == ("unreadable", [])
+    assert f"{entry.directory} cannot be read now: Input/output error" in result.reason
+    monkeypatch.undo()
+    assert found(store) == [entry]
 
 
 def test_no_flipped_bit_of_a_manifest_is_believed(tmp_path: Path) -> None:

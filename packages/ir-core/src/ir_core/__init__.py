@@ -3,7 +3,7 @@
 Declare an op with `register_op`, add kernels with `op.register_impl`, call it as `ir.ops.<name>`.
 """
 
-from ir_core import ops
+from ir_core import groups, ops
 from ir_core.default_registry import (
     check_priority,
     format_selections,
@@ -41,6 +41,7 @@ from ir_core.errors import (
     UnknownProviderError,
 )
 from ir_core.fingerprint import Fingerprint
+from ir_core.groups import CollectiveError, Group, GroupError, UnknownAxisError
 from ir_core.implementation import Implementation
 from ir_core.op import IrOp
 from ir_core.platforms import Platform
@@ -52,11 +53,14 @@ from ir_core.tolerance import Tolerance
 __all__ = [
     "ArgumentError",
     "BatchDependentPredicateError",
+    "CollectiveError",
     "DonationError",
     "DuplicateRegistrationError",
     "ExecutedSelection",
     "Fingerprint",
     "GradientError",
+    "Group",
+    "GroupError",
     "Implementation",
     "IrError",
     "IrOp",
@@ -77,12 +81,14 @@ __all__ = [
     "Selection",
     "SwitchError",
     "Tolerance",
+    "UnknownAxisError",
     "UnknownNameError",
     "UnknownOpError",
     "UnknownProviderError",
     "check_donations",
     "check_priority",
     "format_selections",
+    "groups",
     "load_plugins",
     "ops",
     "platform",

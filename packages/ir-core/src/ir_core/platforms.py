@@ -10,6 +10,7 @@ import torch
 ExecutionMode = Literal["eager", "inductor"]
 EXECUTION_MODES: tuple[ExecutionMode, ...] = ("eager", "inductor")
 
+_COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 # What Inductor cannot fuse or must not split: the same lists in eager mode and compiled.
 _CPU_PRODUCTS: Mapping[str, Sequence[str]] = {
     # `float32_gemm` runs only where torch has no fast 16-bit GEMM; there it is some times faster.
@@ -19,6 +20,7 @@ _CPU_PRODUCTS: Mapping[str, Sequence[str]] = {
         ("vllm_c", "native"),
     ),
     "sample_tokens": ("vllm_c", "native"),
+    **dict.fromkeys(_COLLECTIVES, ("shm", "gloo", "native")),
 }
 _KERNEL_OPS = (
     "rms_norm",
@@ -78,14 +80,20 @@ def builtin_platform() -> Platform:
     """The platform of this machine among those known here: rocm, cuda, xpu or cpu."""
     if torch.cuda.is_available():
         if torch.version.hip:
-            return BuiltinPlatform("rocm", _norms_and_activations("aiter", "vllm_c", "native"))
-        return BuiltinPlatform("cuda", _norms_and_activations("vllm_c", "native"))
+            return _gpu("rocm", _norms_and_activations("aiter", "vllm_c", "native"))
+        return _gpu("cuda", _norms_and_activations("vllm_c", "native"))
     if torch.xpu.is_available():
         return BuiltinPlatform("xpu", _norms_and_activations("xpu_kernels", "native"))
     cpu = {**_norms_and_activations("vllm_c", "native"), **_CPU_PRODUCTS}
     # The same when compiled: the C++ kernels are no slower than Inductor's loops, need no compiler
     # at start, and give the numbers of eager mode.
     return BuiltinPlatform("cpu", cpu, cpu)
+
+
+def _gpu(name: str, eager: Mapping[str, Sequence[str]]) -> Platform:
+    collectives = dict.fromkeys(_COLLECTIVES, ("nccl", "native"))
+    inductor = _norms_and_activations("native")
+    return BuiltinPlatform(name, {**eager, **collectives}, {**inductor, **collectives})
 
 
 def _norms_and_activations(*providers: str) -> Mapping[str, Sequence[str]]:

@@ -5,6 +5,8 @@ Importing registers nothing; `register` does, and is what the entry point calls.
 
 import ir_core as ir
 from ir_kernels import (
+    all_gather,
+    all_reduce,
     embedding,
     embedding_w8a16,
     fused_add_rms_norm,
@@ -13,6 +15,7 @@ from ir_kernels import (
     linear_w8a16,
     paged_attention,
     qk_norm_rope,
+    reduce_scatter,
     rms_norm,
     rotary_embedding,
     sample_tokens,
@@ -38,3 +41,6 @@ def register(registry: ir.Registry | None = None) -> None:
     embedding_w8a16.register(ops["embedding_w8a16"])
     paged_attention.register(ops["paged_attention"])
     sample_tokens.register(ops["sample_tokens"])
+    all_reduce.register(ops["all_reduce"])
+    reduce_scatter.register(ops["reduce_scatter"])
+    all_gather.register(ops["all_gather"])

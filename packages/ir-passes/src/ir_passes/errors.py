@@ -15,6 +15,7 @@ PassesError
 └── CacheError          the compile cache
     ├── CacheMissError      nothing stored fits, where a miss is not allowed
     ├── CorruptEntryError   an entry that is not what its manifest says
+    ├── UnreadableEntryError an entry that cannot be read now, and may be sound
     ├── UntrustedEntryError an entry, a directory or a key that others could have written
     └── BundleError         a bundle that is malformed, expired, or signed by nobody known
 
@@ -81,6 +82,10 @@ class CacheMissError(CacheError):
 
 class CorruptEntryError(CacheError):
     """An entry is not what its manifest says: truncated, changed, or incomplete."""
+
+
+class UnreadableEntryError(CacheError):
+    """An entry cannot be read now, as the system says why; it may be sound."""
 
 
 class UntrustedEntryError(CacheError):

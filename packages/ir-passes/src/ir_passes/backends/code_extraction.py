@@ -7,11 +7,14 @@ that it will find the same objects after loading is checked on the living module
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from ir_passes.backends.code_environment import (
     provided_names,
@@ -22,7 +25,8 @@ from ir_passes.backends.code_environment import (
 from ir_passes.backends.kernel_library import ENTRY
 from ir_passes.backends.piece import CompiledPiece
 from ir_passes.backends.stored_code import StoredCode
-from ir_passes.errors import CannotStoreError
+from ir_passes.cache.safe_files import refuse_reachable_by_others
+from ir_passes.errors import CannotStoreError, UntrustedEntryError
 
 _FIXED_THREADS = re.compile(r"\bnum_threads\(\s*\d")
 _HARNESS = "__name__ == '__main__'"
@@ -177,6 +181,22 @@ def _library(name: str, kernel: Any) -> bytes:
     if not isinstance(module, ModuleType) or path is None or kernel.__name__ != ENTRY:
         raise CannotStoreError(f"Kernel `{name}` is {kernel!r}, not a function of a library.")
     try:
-        return Path(path).read_bytes()
+        return _read_own(name, Path(os.path.realpath(path)))
+    except UntrustedEntryError as error:
+        raise CannotStoreError(
+            f"Other users could have written the library of kernel `{name}`: {error}, or set "
+            "`TORCHINDUCTOR_CACHE_DIR` to a directory that only you can enter."
+        ) from error
     except OSError as error:
         raise CannotStoreError(f"The library of kernel `{name}` cannot be read: {error}") from error
+
+
+def _read_own(name: str, path: Path) -> bytes:
+    root = Path(os.path.realpath(cache_dir()))
+    if not path.is_relative_to(root):
+        raise CannotStoreError(
+            f"The library of kernel `{name}`, {path}, lies outside of Inductor's directory {root}; "
+            "set `TORCHINDUCTOR_CACHE_DIR` before the start, and leave it."
+        )
+    refuse_reachable_by_others(root, path)
+    return path.read_bytes()

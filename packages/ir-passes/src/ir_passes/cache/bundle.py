@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from ir_passes.cache.adoption import directory_digest, import_directory
+from ir_passes.cache.adoption import import_directory
 from ir_passes.cache.bundle_archive import MAX_CONTENT_BYTES, ArchiveReader, ArchiveWriter
 from ir_passes.cache.bundle_index import BundleIndex
 from ir_passes.cache.entry import Entry
@@ -28,7 +28,6 @@ from ir_passes.cache.store import CacheStore
 from ir_passes.errors import BundleError
 
 __all__ = [
-    "directory_digest",
     "export_bundle",
     "import_bundle",
     "import_directory",
@@ -49,8 +48,8 @@ def export_bundle(
 ) -> str:
     """Write entries to one file and return its digest; a signature lies beside it as `.sig`.
 
-    Equal entries give equal files. Raises `CorruptEntryError` and `UntrustedEntryError` for entries
-    that are not sound, and `BundleError` for no entry, a bad key or a file that cannot be written.
+    Equal entries give equal files. Raises what `Entry.read` does for entries that are not sound,
+    and `BundleError` for no entry, a bad key or a file that cannot be written.
     """
     chosen = sorted(entries, key=lambda entry: (entry.key, entry.id))
     if not chosen:

@@ -22,9 +22,14 @@ from ir_passes.cache.manifest import (
     Manifest,
 )
 from ir_passes.cache.manifest_parser import parse_document, parse_manifest
-from ir_passes.cache.safe_files import PrivateDirectory
+from ir_passes.cache.safe_files import PrivateDirectory, open_below
 from ir_passes.cache.trust import Trust
-from ir_passes.errors import CacheError, CorruptEntryError, UntrustedEntryError
+from ir_passes.errors import (
+    CacheError,
+    CorruptEntryError,
+    UnreadableEntryError,
+    UntrustedEntryError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,13 @@ class Entry:
     files: Mapping[str, FileRecord]
 
     def read(self, name: str) -> bytes:
-        """Read and verify a file; CorruptEntryError or UntrustedEntryError if it is not it."""
+        """Read and verify a file.
+
+        Raises:
+            CorruptEntryError: it is not what the manifest says, or is gone.
+            UntrustedEntryError: others could have written it.
+            UnreadableEntryError: the system does not give it now; it may be sound.
+        """
         return self._read([name])[name]
 
     def read_all(self) -> dict[str, bytes]:
@@ -68,10 +79,12 @@ class Entry:
         try:
             with open_entry_directory(self.directory.parents[3], self.key, self.id) as directory:
                 return {name: read_file(directory, name, self.files) for name in names}
-        except OSError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise CorruptEntryError(
-                f"{self.directory} is gone or cannot be read: {error.strerror}"
+                f"{self.directory} is gone or not whole: {error.strerror}"
             ) from error
+        except OSError as error:
+            raise UnreadableEntryError(_unreadable(self.directory, error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,7 @@ class Refused:
     Attributes:
         directory: the entry, or the directory above it that is the reason.
         key: what it would have been found by; "" if that is unknown.
-        kind: "untrusted", "corrupt" or "format".
+        kind: "untrusted", "corrupt", "unreadable" or "format".
         reason: what is wrong and what to do.
     """
 
@@ -94,10 +107,8 @@ class Refused:
 def open_entry_directory(root: Path, key: str, entry_id: str) -> PrivateDirectory:
     """Open an entry step by step from the root; errors as of `PrivateDirectory`."""
     with ExitStack() as opened:
-        directory = opened.enter_context(PrivateDirectory.open(root))
-        for name in (ENTRIES, key[:2], key):
-            directory = opened.enter_context(directory.enter(name))
-        return directory.enter(entry_id)
+        _, home = open_below(root, (ENTRIES, key[:2], key), opened)
+        return home.enter(entry_id)
 
 
 def read_file(directory: PrivateDirectory, name: str, files: Mapping[str, FileRecord]) -> bytes:
@@ -107,9 +118,7 @@ def read_file(directory: PrivateDirectory, name: str, files: Mapping[str, FileRe
         raise CorruptEntryError(f"{directory.path} has no file `{name}`")
     *folders, last = name.split("/")
     with ExitStack() as opened:
-        folder = directory
-        for part in folders:
-            folder = opened.enter_context(folder.enter(part))
+        folder = directory.descend(folders, opened)
         content = folder.read(last, limit=MAX_FILE_BYTES, size=record.size)
     if hashlib.sha256(content).hexdigest() != record.sha256:
         raise CorruptEntryError(f"{directory.path / name} is not what its manifest says")
@@ -152,7 +161,7 @@ def inspect_entry(
             return None
         kind, reason = "corrupt", f"{path} has no manifest"
     except OSError as error:
-        kind, reason = "untrusted", f"{path} cannot be read: {error.strerror}"
+        kind, reason = "unreadable", _unreadable(path, error)
     return Refused(path, key, kind, reason)
 
 
@@ -177,6 +186,10 @@ def _in_its_place(path: Path, key: str, manifest: Manifest | str) -> Entry | Ref
     if (manifest.key, manifest.id) != (key, path.name):
         raise CorruptEntryError(f"{path} is the entry of {manifest.key}/{manifest.id}")
     return entry_of(path, manifest)
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    return f"{path} cannot be read now: {error.strerror or error}"
 
 
 def _remedy(path: Path) -> str:

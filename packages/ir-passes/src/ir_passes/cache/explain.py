@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ir_passes.cache.entry import Entry
+from ir_passes.cache.entry import Entry, Refused
 from ir_passes.cache.manifest import Factors
 from ir_passes.cache.store import CacheStore
 
@@ -12,10 +12,12 @@ _MOST_SHOWN = 160
 
 
 def explain_miss(store: CacheStore, factors: Factors) -> tuple[str, ...]:
-    """Lines that say how the nearest entry differs; one line where there is no entry."""
-    entries = [each for each in store.entries() if isinstance(each, Entry)]
+    """Lines that say how the nearest entry differs; one line where none can be used."""
+    found = list(store.entries())
+    entries = [each for each in found if isinstance(each, Entry)]
     if not entries:
-        return (f"the cache {store.root} is empty",)
+        refused = [each for each in found if isinstance(each, Refused)]
+        return (_nothing_usable(store, refused),)
     nearest = min(entries, key=lambda each: sum(1 for _ in differing(each.factors, factors)))
     lines = (
         f"{name} is {_shorten(now, was)}, and was {_shorten(was, now)} in {nearest.id[:12]}"
@@ -29,6 +31,15 @@ def differing(stored: Factors, wanted: Factors) -> Iterator[tuple[str, str | Non
     for name in dict.fromkeys((*wanted, *stored)):
         if stored.get(name) != wanted.get(name):
             yield name, stored.get(name), wanted.get(name)
+
+
+def _nothing_usable(store: CacheStore, refused: Sequence[Refused]) -> str:
+    if not refused:
+        return f"the cache {store.root} is empty"
+    return (
+        f"the cache {store.root} has no entry that can be used; refused: {len(refused)}, "
+        f"the first: {refused[0].reason}"
+    )
 
 
 def _shorten(value: str | None, other: str | None) -> str:

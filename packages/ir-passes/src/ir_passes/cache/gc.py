@@ -114,7 +114,7 @@ def _items(root: PrivateDirectory, parts: tuple[str, ...], depth: int) -> list[_
     """The directories that many levels below one; what cannot be opened is left alone."""
     try:
         with ExitStack() as opened:
-            directory = _enter(root, parts, opened)
+            directory = root.descend(parts, opened)
             if depth == 0:
                 used = os.fstat(directory.descriptor).st_mtime
                 return [_Item(parts, _num_bytes(directory), used)]
@@ -137,7 +137,7 @@ def _remove(root: PrivateDirectory, item: _Item) -> bool:
     *above, name = item.parts
     try:
         with ExitStack() as opened:
-            parent = _enter(root, above, opened)
+            parent = root.descend(above, opened)
             directory = opened.enter_context(parent.enter(name))
             if not try_lock(directory.descriptor, shared=False):
                 return False
@@ -151,7 +151,7 @@ def _remove(root: PrivateDirectory, item: _Item) -> bool:
 
 def _remove_empty(root: PrivateDirectory, parts: list[str]) -> None:
     with suppress(OSError, CacheError), ExitStack() as opened:
-        os.rmdir(parts[-1], dir_fd=_enter(root, parts[:-1], opened).descriptor)
+        os.rmdir(parts[-1], dir_fd=root.descend(parts[:-1], opened).descriptor)
 
 
 def _remove_locks(root: PrivateDirectory) -> None:
@@ -169,14 +169,6 @@ def _remove_lock(locks: PrivateDirectory, name: str, limit: float) -> None:
             os.unlink(name, dir_fd=locks.descriptor)
     finally:
         os.close(descriptor)
-
-
-def _enter(
-    directory: PrivateDirectory, parts: Iterable[str], opened: ExitStack
-) -> PrivateDirectory:
-    for part in parts:
-        directory = opened.enter_context(directory.enter(part))
-    return directory
 
 
 def _removed(root: PrivateDirectory, item: _Item, reason: str) -> Removed:

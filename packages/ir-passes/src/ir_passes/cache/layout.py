@@ -39,11 +39,6 @@ def is_format_directory(name: str) -> bool:
     return _FORMAT_DIRECTORY.fullmatch(name) is not None
 
 
-def entry_path(root: Path, key: str, entry_id: str) -> Path:
-    """Where an entry lies."""
-    return root / ENTRIES / key[:2] / key / entry_id
-
-
 def _base(environment: Mapping[str, str], variable: str, below_home: str) -> Path:
     # The XDG specification has relative paths ignored.
     chosen = Path(environment.get(variable, ""))

@@ -21,7 +21,7 @@ def find_entries(root: Path, key: str, trust: Trust) -> list[Entry | Refused]:
     refuse_no_key(key)
     try:
         with ExitStack() as opened:
-            *_, home = open_below(root, (ENTRIES, key[:2], key), opened)
+            _, home = open_below(root, (ENTRIES, key[:2], key), opened)
             names = filter(is_digest, home.names())
             found = [inspect_entry(home, key, name, trust) for name in names]
     except UntrustedEntryError as error:
@@ -29,7 +29,7 @@ def find_entries(root: Path, key: str, trust: Trust) -> list[Entry | Refused]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        return [Refused(root, key, "untrusted", f"{root} cannot be read: {error.strerror}")]
+        return [Refused(root, key, "unreadable", f"{root} cannot be read: {error.strerror}")]
     entries = [each for each in found if isinstance(each, Entry)]
     entries.sort(key=lambda entry: (entry.created, entry.id), reverse=True)
     return [*entries, *(each for each in found if isinstance(each, Refused))]
@@ -63,7 +63,7 @@ def _names(root: Path, *parts: str) -> Sequence[str | Refused]:
     """What is in a directory; nothing for one that is not there, or why it is not looked at."""
     try:
         with ExitStack() as opened:
-            *_, directory = open_below(root, parts, opened)
+            _, directory = open_below(root, parts, opened)
             return directory.names()
     except UntrustedEntryError as error:
         return [Refused(root.joinpath(*parts), "", "untrusted", str(error))]

@@ -23,7 +23,7 @@ from ir_passes.cache.quarantine import set_aside
 from ir_passes.cache.safe_files import PrivateDirectory, make_directories
 from ir_passes.cache.trust import Trust
 from ir_passes.config import CacheTrust
-from ir_passes.errors import CacheError
+from ir_passes.errors import CacheError, UnreadableEntryError
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 10
@@ -36,7 +36,8 @@ def publish_entry(
 ) -> Entry:
     """Store an entry, or find it stored already; it is sound, believed and on the disk.
 
-    Raises OSError as the machine does and `UntrustedEntryError` for a cache that others can write.
+    Raises OSError as the machine does, `UntrustedEntryError` for a cache that others can write, and
+    `UnreadableEntryError` where an equal entry is there and cannot be read.
     """
     make_directories(root)
     with PrivateDirectory.open(root) as top, staging(top) as (temporary, draft):
@@ -75,18 +76,10 @@ def _write_files(draft: PrivateDirectory, contents: Mapping[str, bytes]) -> None
         *parts, last = name.split("/")
         folders.update(tuple(parts[: depth + 1]) for depth in range(len(parts)))
         with ExitStack() as opened:
-            _enter(draft, parts, opened).write(last, content)
+            draft.descend(parts, opened, make=True).write(last, content)
     for parts in folders:
         with ExitStack() as opened:
-            _enter(draft, parts, opened).sync()
-
-
-def _enter(
-    directory: PrivateDirectory, parts: list[str] | tuple[str, ...], opened: ExitStack
-) -> PrivateDirectory:
-    for part in parts:
-        directory = opened.enter_context(directory.make(part))
-    return directory
+            draft.descend(parts, opened).sync()
 
 
 def _move_into_place(
@@ -96,7 +89,8 @@ def _move_into_place(
     for _ in range(_ATTEMPTS):
         try:
             with ExitStack() as opened:
-                home = _enter(root, (ENTRIES, manifest.key[:2], manifest.key), opened)
+                parts = (ENTRIES, manifest.key[:2], manifest.key)
+                home = root.descend(parts, opened, make=True)
                 if entry := _move_or_settle(root, temporary, name, home, manifest, trust):
                     return entry
         except FileNotFoundError as error:
@@ -132,6 +126,8 @@ def _settle(
             winner = opened.enter_context(home.enter(manifest.id))
             try_lock(winner.descriptor, shared=True, timeout_s=_MARK_TIMEOUT_S)
         found = inspect_entry(home, manifest.key, manifest.id, trust)
+        if isinstance(found, Refused) and found.kind == "unreadable":
+            raise UnreadableEntryError(found.reason)
         problem = _problem(found)
         if found is None or (isinstance(found, Entry) and not problem):
             return found
@@ -158,6 +154,8 @@ def _problem(found: Entry | Refused | None) -> str:
     try:
         for name in found.files:
             found.read(name)
+    except UnreadableEntryError:
+        raise
     except CacheError as error:
         return str(error)
     return ""

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -52,6 +53,16 @@ class PrivateDirectory:
         os.chmod(name, 0o700, dir_fd=self.descriptor)
         self.sync()
         return self.enter(name)
+
+    def descend(
+        self, parts: Iterable[str], opened: ExitStack, *, make: bool = False
+    ) -> PrivateDirectory:
+        """Go down to the last part, making what is not there if asked; `opened` closes them."""
+        directory: PrivateDirectory = self
+        for part in parts:
+            below = directory.make(part) if make else directory.enter(part)
+            directory = opened.enter_context(below)
+        return directory
 
     def names(self) -> list[str]:
         """What is in the directory, sorted."""
@@ -123,12 +134,12 @@ class PrivateDirectory:
         refuse_link(self.path / name, name, self.descriptor, error)
 
 
-def open_below(root: Path, parts: Iterable[str], opened: ExitStack) -> list[PrivateDirectory]:
-    """Open a root and the directories below it down to the last part; `opened` closes them."""
-    walked = [opened.enter_context(PrivateDirectory.open(root))]
-    for part in parts:
-        walked.append(opened.enter_context(walked[-1].enter(part)))
-    return walked
+def open_below(
+    root: Path, parts: Iterable[str], opened: ExitStack
+) -> tuple[PrivateDirectory, PrivateDirectory]:
+    """Open a root and go down to the last part below it; `opened` closes both."""
+    top = opened.enter_context(PrivateDirectory.open(root))
+    return top, top.descend(parts, opened)
 
 
 def make_directories(path: Path) -> None:
@@ -143,18 +154,37 @@ def make_directories(path: Path) -> None:
     path.chmod(0o700)
 
 
-def refuse_writable_by_others(path: Path, status: os.stat_result) -> None:
-    """Raise `UntrustedEntryError` for what another user owns or may write."""
-    user, quoted = os.geteuid(), shlex.quote(str(path))
+def refuse_reachable_by_others(root: Path, path: Path) -> None:
+    """Raise `UntrustedEntryError` for a path below a root, by which others could have changed it.
+
+    Modes do not matter below a directory that others cannot enter. OSError as the system raises it.
+    """
+    is_open = True
+    for place in accumulate(path.relative_to(root).parts, Path.joinpath, initial=root):
+        status = place.lstat()
+        refuse_other_owner(place, status)
+        if is_open:
+            refuse_writable_by_others(place, status)
+        is_open = is_open and bool(status.st_mode & (stat.S_IXGRP | stat.S_IXOTH))
+
+
+def refuse_other_owner(path: Path, status: os.stat_result) -> None:
+    """Raise `UntrustedEntryError` for what another user owns."""
+    user = os.geteuid()
     if status.st_uid != user:
         raise UntrustedEntryError(
             f"{path} belongs to user {status.st_uid}, and this process is user {user}; if its "
-            f"content is yours: `chown -R {user} {quoted}`"
+            f"content is yours: `chown -R {user} {shlex.quote(str(path))}`"
         )
+
+
+def refuse_writable_by_others(path: Path, status: os.stat_result) -> None:
+    """Raise `UntrustedEntryError` for what another user owns or may write."""
+    refuse_other_owner(path, status)
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UntrustedEntryError(
             f"{path} can be written by other users (mode {stat.S_IMODE(status.st_mode):04o}); if "
-            f"its content is yours: `chmod -R go-w {quoted}`"
+            f"its content is yours: `chmod -R go-w {shlex.quote(str(path))}`"
         )
 
 

@@ -157,7 +157,7 @@ class CacheStore:
             _log.warning("The compile cache does not use an entry: %s", reason)
             return
         with suppress(OSError, CacheError), ExitStack() as opened:
-            root, *_, parent = open_below(self.root, parts[:-1], opened)
+            root, parent = open_below(self.root, parts[:-1], opened)
             set_aside(root, parent, parts[-1], reason, seen)
 
     @contextmanager
@@ -180,7 +180,9 @@ class CacheStore:
             if self._writable:
                 try:
                     is_held = self._lock(key, timeout_s, opened)
-                except (OSError, CacheError) as error:
+                except CacheError as error:
+                    self._say_once(f"The compile cache stores nothing: {error}.")
+                except OSError as error:
                     _log.info("The compile cache cannot lock in %s: %s", self.root, error)
             yield is_held
 

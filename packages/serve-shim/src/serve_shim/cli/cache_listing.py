@@ -11,12 +11,13 @@ from cyclopts import Parameter
 
 from ir_passes.cache.bundle_index import digest_of
 from ir_passes.cache.entry import Entry, Refused
-from ir_passes.errors import CacheError
+from ir_passes.errors import CacheError, UnreadableEntryError
 from ir_passes.table import align
 from serve_shim.cli.cache_store import Place, open_store, select
 
 _HERE = Place()
-_STATES = {"untrusted": "untrusted", "corrupt": "corrupt", "format": "other format"}
+_BAD = ("untrusted", "corrupt", "unreadable")
+_STATES = {"format": "other format"}
 _COLUMNS = ("key", "id", "model", "backend", "torch", "created", "last_used", "size", "state")
 _SHOWN_DIGITS = 12
 
@@ -53,7 +54,7 @@ def verify(*names: str, place: Place = _HERE, as_json: Json = False) -> int:
     store = open_store(place)
     found = select(store, names)
     rows = [_checked(each) for each in found]
-    is_sound = not any(row["state"] in ("corrupt", "untrusted") for row in rows)
+    is_sound = not any(row["state"] in _BAD for row in rows)
     digest = _digest(found, has_all=not names) if is_sound else None
     if as_json:
         print(json.dumps({"root": str(store.root), "entries": rows, "sha256": digest}, indent=2))
@@ -98,7 +99,8 @@ def _checked(found: Entry | Refused) -> dict[str, Any]:
         try:
             found.read_all()
         except CacheError as error:
-            row |= {"state": "corrupt", "reason": str(error)}
+            state = "unreadable" if isinstance(error, UnreadableEntryError) else "corrupt"
+            row |= {"state": state, "reason": str(error)}
     return row
 
 

@@ -1,0 +1,98 @@
+// A shared-memory segment through which the ranks of one machine exchange slots of bytes, in step.
+//
+// A step: a rank fills its slot, posts the number of the step with a descriptor of what it takes
+// part in, and waits until all have posted. Slots alternate: whoever has posted step n has read all
+// of step n - 1, so when all have, the slots of step n - 1 are free for step n + 1.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace ir_kernels {
+
+constexpr int kMostDims = 8;
+constexpr int kMostRanks = 64;
+
+// What ranks must agree on, without padding: it is compared as bytes.
+struct Descriptor {
+  uint64_t sequence;  // of the collective in its group
+  uint32_t part;      // of the collective
+  uint32_t op;        // index of a name in kShmOps
+  uint32_t dtype;     // index of a name in kShmDtypes
+  uint32_t num_dims;
+  int64_t num_tokens;  // -1 for ops without
+  int64_t sizes[kMostDims];
+};
+
+constexpr const char* kShmOps[] = {"all_reduce", "reduce_scatter", "all_gather"};
+constexpr const char* kShmDtypes[] = {"float32", "bfloat16", "float16"};
+
+struct ShmOptions {
+  std::string name;  // of the segment, as for shm_open; random, from the launcher
+  std::string axis;  // for messages
+  int rank;
+  int size;
+  int64_t slot_bytes;
+  double open_timeout_s;  // until all ranks are there
+  double timeout_s;       // of a step
+};
+
+class ShmSegment {
+ public:
+  // Rank 0 makes the segment, with mode 0600; all wait for each other, then its name is removed.
+  // Throws std::runtime_error where it cannot be, or a rank does not come; names axis and rank.
+  explicit ShmSegment(const ShmOptions& options);
+  ~ShmSegment();
+  ShmSegment(const ShmSegment&) = delete;
+  ShmSegment& operator=(const ShmSegment&) = delete;
+
+  int rank() const { return options_.rank; }
+  int size() const { return options_.size; }
+  int64_t slot_bytes() const { return options_.slot_bytes; }
+
+  // Starts a collective; `what` gets its number.
+  void begin(Descriptor& what);
+
+  // Where this rank's bytes of the next step go.
+  char* next_slot() const;
+
+  // Makes the step; afterwards `slot(r)` holds rank r's bytes until the step after the next.
+  // Throws std::runtime_error if a rank does not come or brings something else, with the number of
+  // the collective; the group is then broken for all ranks, and every later call throws.
+  void exchange(Descriptor& what);
+
+  const char* slot(int rank) const;
+
+ private:
+  struct Header;
+  struct Seat;
+
+  Header& header() const;
+  Seat& seat(int rank) const;
+  char* slot_at(int rank, uint32_t step) const;
+  void map(int file);
+  void create();
+  void attach();
+  void take_seat();
+  void wait_for_seats();
+  void post(const Descriptor& what);
+  void wait_for(int rank, const Descriptor& what);
+  void check_same(int rank, const Descriptor& what);
+  void check_whole(const Descriptor& what) const;
+  bool has_died(int rank) const;
+  [[noreturn]] void fail(const Descriptor& what, const std::string& reason);
+  std::string path() const;
+  std::string subject() const;
+
+  ShmOptions options_;
+  char* memory_ = nullptr;
+  int64_t num_bytes_ = 0;
+  bool has_made_ = false;  // whether the name is this rank's to remove
+  uint64_t sequence_ = 0;
+  uint32_t step_ = 0;
+  int spins_ = 0;
+  std::unique_ptr<bool[]> is_visible_;  // whether /proc shows a rank's process here
+};
+
+}  // namespace ir_kernels

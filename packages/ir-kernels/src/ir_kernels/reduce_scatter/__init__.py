@@ -1,0 +1,11 @@
+"""Kernels of `reduce_scatter`, one file per provider."""
+
+from ir_core import IrOp
+from ir_kernels.reduce_scatter import gloo, nccl, shm
+
+
+def register(op: IrOp) -> None:
+    """Register every provider of this folder."""
+    shm.register(op)
+    gloo.register(op)
+    nccl.register(op)

@@ -1,0 +1,108 @@
+"""Providers of collectives without other ranks: when they are passed over, and their reasons."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import ir_core as ir
+from ir_core import groups, testing
+from ir_core.groups import CollectiveError, Group
+from ir_kernels import all_gather, all_reduce, reduce_scatter
+from ir_kernels.all_reduce.process_group import sum_in_order
+from ir_kernels.all_reduce.segment import Segment
+
+FOLDERS: dict[str, Any] = {
+    "all_reduce": all_reduce,
+    "reduce_scatter": reduce_scatter,
+    "all_gather": all_gather,
+}
+PROVIDERS = ("shm", "gloo", "nccl")
+X = torch.zeros(4, 3)
+
+
+@pytest.fixture
+def collectives() -> ir.Registry:
+    fresh = testing.fresh_registry([ir.registry()[name] for name in FOLDERS])
+    for name, folder in FOLDERS.items():
+        folder.register(fresh[name])
+    return fresh
+
+
+def arguments(name: str, x: torch.Tensor = X) -> tuple[Any, ...]:
+    return (x, x.shape[0]) if name == "all_gather" else (x,)
+
+
+def reasons(op: ir.IrOp, x: torch.Tensor = X) -> dict[str, str]:
+    with op.registry.priorities.override({op.name: list(PROVIDERS)}):
+        selection = op.select(*arguments(op.name, x))
+    return {each.provider: each.reason for each in selection.rejections}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_every_collective_has_every_provider(name: str, collectives: ir.Registry) -> None:
+    found = collectives[name].implementations
+    assert set(found) == {*PROVIDERS, "native"}
+    assert all(found[each].opaque and found[each].batch_invariant for each in PROVIDERS)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("name", FOLDERS)
+def test_one_rank_needs_no_provider(name: str, collectives: ir.Registry) -> None:
+    found = reasons(collectives[name])
+    assert found["shm"] == found["gloo"] == "is for several ranks, and axis `tp` has one"
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_group_without_its_transport_passes_a_provider_over(collectives: ir.Registry) -> None:
+    with groups.scoped_groups(Group("tp", 0, 2, {"gloo": object()})):
+        assert reasons(collectives["all_reduce"])["shm"] == (
+            "the group of axis `tp` has no transport `shm`"
+        )
+        assert "gloo" not in reasons(collectives["all_reduce"])
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize(
+    ("x", "reason"),
+    [
+        (torch.zeros(2, dtype=torch.int64), "takes float32, bfloat16, float16; x has int64"),
+        (torch.zeros(()), "takes 1 to 8 dims; x has 0"),
+        (torch.zeros([1] * 9), "takes 1 to 8 dims; x has 9"),
+        (torch.zeros(2, device="meta"), "runs on cpu, and the activations are on meta"),
+    ],
+    ids=["dtype", "scalar", "dims", "device"],
+)
+def test_what_a_provider_cannot_take_is_its_reason(
+    x: torch.Tensor, reason: str, collectives: ir.Registry
+) -> None:
+    with groups.scoped_groups(Group("tp", 0, 2, {"shm": Segment(0), "gloo": object()})):
+        found = reasons(collectives["all_reduce"], x)
+    assert found["shm"] == found["gloo"] == reason
+
+
+@pytest.mark.skipif(torch.distributed.is_nccl_available(), reason="this torch has NCCL")
+def test_nccl_says_what_is_missing(collectives: ir.Registry) -> None:
+    found = collectives["all_reduce"].implementations["nccl"]
+    assert (found.supported, found.unsupported_reason) == (
+        False,
+        "this torch was built without NCCL",
+    )
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("name", FOLDERS)
+def test_what_the_library_says_gets_op_axis_and_rank(name: str) -> None:
+    group = Group("tp", 1, 3, {"shm": Segment(0)}, timeout_s=5)
+    with groups.scoped_groups(group), pytest.raises(CollectiveError) as caught:
+        getattr(FOLDERS[name].shm, name)(*arguments(name))
+    message = str(caught.value)
+    assert message.startswith(f"`{name}` by shm over axis `tp`, rank 1 of 3, timeout 5 s: ")
+    assert message.endswith("the shm segment 0 is closed")
+
+
+def test_16_bit_parts_are_rounded_once() -> None:
+    # Each step in bfloat16 would round to 256 and lose both.
+    parts = torch.tensor([[256.0], [1.0], [1.0]], dtype=torch.bfloat16)
+    assert sum_in_order(parts).item() == 258.0
+    assert sum_in_order(parts).dtype == torch.bfloat16
