@@ -180,6 +180,19 @@ def test_closure_constants_are_factors(toy: Toy, one: Any, other: Any) -> None:
     assert fingerprint_of(make(one)).digest == first.digest
 
 
+@pytest.mark.parametrize("values", [(1, 3), (3, 2)])
+def test_each_of_two_closures_of_one_function_is_a_factor(
+    toy: Toy, values: tuple[int, int]
+) -> None:
+    make = toy.module().make
+
+    def both(*constants: int) -> str | None:
+        return fingerprint_of(make([make(each) for each in constants])).digest
+
+    assert both(1, 2) == both(1, 2)
+    assert both(*values) != both(1, 2)
+
+
 def test_a_function_in_the_closure_brings_its_own_files(toy: Toy) -> None:
     toy.write("other.py", "def other(x): return x\n")
     make = toy.module().make

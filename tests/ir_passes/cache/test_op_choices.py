@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from ir_passes.errors import CannotStoreError
 FACTOR = 2.0
 
 
-def make(factor: float = FACTOR, **options: Any) -> Registry:
+def make(
+    factor: float = FACTOR, declared: Mapping[str, Any] | None = None, **options: Any
+) -> Registry:
     registry = Registry()
 
-    @registry.register_op
+    @registry.register_op(**declared or {})
     def scale(x: Tensor) -> Tensor:
         return x * FACTOR
 
@@ -66,6 +69,39 @@ def test_each_change_is_named(
     assert named in str(stored.failure(change()))
 
 
+@pytest.mark.parametrize(
+    ("declared", "named"),
+    [
+        ({"splits": True}, "`splits` of op `scale` is declared as True, was False"),
+        ({"allow_inplace": True}, "`inplace` of op `scale` is declared as (Tensor(a0!) x)"),
+        ({"mutates": ("x",)}, "`schema` of op `scale` is declared as (Tensor(a0!) x)"),
+        ({"activations": ()}, "`activations` of op `scale` is declared as (), was ('x',)"),
+        ({"token_dims": {"x": 1}}, "`token dims` of op `scale` is declared as [('x', [1])]"),
+        ({"opaque": True}, "`opaque` of provider `native` of `scale` has changed"),
+        ({"batch_invariant": True}, "`batch_invariant` of provider `native`"),
+    ],
+)
+def test_op_declared_otherwise_is_named(
+    stored: OpChoices, declared: dict[str, Any], named: str
+) -> None:
+    assert named in str(stored.failure(make(declared=declared)))
+
+
+def test_fake_of_an_op_is_among_what_it_rests_on(stored: OpChoices) -> None:
+    registry = make()
+    registry["scale"].register_fake(lambda x: x.new_empty(x.shape))
+    assert "`value fake` of provider `native` of `scale`" in str(stored.failure(registry))
+
+
+def test_global_that_is_set_later_is_named(
+    stored: OpChoices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 4.0)
+    assert f"`global {__name__}.FACTOR` of provider `native` of `scale`" in str(
+        stored.failure(make(factor=2.0))
+    )
+
+
 def preferring(registry: Registry, lists: dict[str, list[str]]) -> Registry:
     registry.priorities.set(lists)
     return registry
@@ -73,7 +109,7 @@ def preferring(registry: Registry, lists: dict[str, list[str]]) -> Registry:
 
 def test_changed_file_of_an_implementation(stored: OpChoices) -> None:
     module = next(name for name in stored.files if name.startswith("module "))
-    changed = OpChoices(stored.ops, {**stored.files, module: "0" * 64})
+    changed = OpChoices(stored.declared, stored.ops, {**stored.files, module: "0" * 64})
     assert changed.failure(make()) == f"{module} has changed, on which an op rests"
 
 

@@ -1,32 +1,28 @@
 """Fingerprints: one digest of everything an implementation's result depends on.
 
 Hashed: the files of the modules that its module imports, transitively, inside its distribution;
-the values its function closes over; compiled libraries in its package and those it names; the
-versions of the other distributions it imports, and Python's. What has no file has no digest, and
-the reason is given.
+the values its function closes over and the globals it names; compiled libraries in its package and
+those it names; the versions of the other distributions it imports, and Python's. What has no file
+has no digest, and the reason is given.
 """
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import logging
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-import torch
-
-from ir_core.implementation import Implementation
+from ir_core.implementation import NATIVE, Implementation
+from ir_core.named_globals import NamedGlobals, unused
 from ir_core.source_closure import SourceClosure, UnreadableSourceError
+from ir_core.stable_text import StableText
 
 _logger = logging.getLogger("ir_core.fingerprint")
-_Overload = torch._ops.OpOverload
-_Packet = torch._ops.OpOverloadPacket
 _PYTHON = ".".join(str(each) for each in sys.version_info[:3])
 
 
@@ -64,7 +60,7 @@ class Fingerprinter:
         return Fingerprint(_digest(factors), "", factors)
 
     def own_factors(self, implementation: Implementation) -> dict[str, str] | None:
-        """The factors that no import leads to: values closed over, flags, named libraries.
+        """The factors that no import leads to: values, flags, named libraries.
 
         None for an implementation without a fingerprint.
         """
@@ -113,15 +109,18 @@ def _values_of(implementation: Implementation) -> _Values:
     values = _Values()
     values.add("fn", implementation.written_fn)
     values.add("supports_args", implementation.supports_args)
+    if implementation.provider == NATIVE:
+        values.add("fake", implementation.op.fake)
     for layout in implementation.op.weight_layouts.packed:
         if layout.name in implementation.layouts:
             values.add(f"layout {layout.name}", (layout.pack, layout.unpack))
+    values.add_globals()
     return values
 
 
 def _own(implementation: Implementation, values: _Values) -> dict[str, str]:
     factors = {"python": _PYTHON, **values.factors}
-    for flag in ("inplace", "opaque", "batch_invariant"):
+    for flag in ("inplace", "opaque", "batch_invariant", "layouts"):
         factors[flag] = str(getattr(implementation, flag))
     for library in implementation.libraries:
         factors[f"library {library.name}"] = _file_digest(library)
@@ -129,33 +128,24 @@ def _own(implementation: Implementation, values: _Values) -> dict[str, str]:
 
 
 class _Values:
-    """Walks what a function closes over: constants become text, functions and modules a list."""
+    """Walks what functions close over: constants become text, functions and modules a list."""
 
     def __init__(self) -> None:
         self.factors: dict[str, str] = {}
         self.functions: list[FunctionType] = []
         self.modules: set[str] = set()
+        self._texts = StableText(self._function_text, self._module_text)
 
     def add(self, name: str, value: Any) -> None:
         """Enter a value under a name, as a factor "value NAME"."""
-        self.factors[f"value {name}"] = self._text(name, value)
+        text = self._texts.of(name, value)
+        self.factors[unused(self.factors, f"value {name}")] = text
 
-    def _text(self, name: str, value: Any) -> str:  # noqa: PLR0911
-        match value:
-            case None | bool() | int() | float() | complex() | str() | bytes():
-                return f"{type(value).__name__} {value!r}"
-            case torch.dtype() | torch.device() | enum.Enum() | _Overload() | _Packet():
-                return str(value)
-            case FunctionType():
-                return self._function_text(value)
-            case type() | ModuleType():
-                return self._module_text(value)
-            case partial():
-                return self._join("partial", name, (value.func, value.args, value.keywords))
-            case Implementation():
-                return self._join("implementation", name, (value.op.name, value.provider, value.fn))
-            case _:
-                return self._container_text(name, value)
+    def add_globals(self) -> None:
+        """Enter the globals that the functions name."""
+        named = NamedGlobals(self.functions)
+        self.factors |= named.factors
+        self.modules |= named.modules
 
     def _function_text(self, function: FunctionType) -> str:
         text = f"function {function.__module__}.{function.__qualname__}"
@@ -173,23 +163,6 @@ class _Values:
         module = value.__name__ if isinstance(value, ModuleType) else value.__module__
         self.modules.add(module)
         return f"{module}.{getattr(value, '__qualname__', '')}"
-
-    def _container_text(self, name: str, value: Any) -> str:
-        if isinstance(value, tuple | list):
-            return self._join(type(value).__name__, name, value)
-        if isinstance(value, set | frozenset):
-            return f"set {sorted(self._text(name, each) for each in value)}"
-        if isinstance(value, dict):
-            return self._join("dict", name, tuple(value.items()))
-        if is_dataclass(value):
-            items = tuple((each.name, getattr(value, each.name)) for each in fields(value))
-            return self._join(type(value).__qualname__, name, items)
-        raise UnreadableSourceError(
-            f"`{name}` is a {type(value).__name__}, which has no stable text"
-        )
-
-    def _join(self, kind: str, name: str, values: Any) -> str:
-        return f"{kind} ({', '.join(self._text(name, each) for each in values)})"
 
 
 def _contents(variable: str, cell: Any) -> Any:

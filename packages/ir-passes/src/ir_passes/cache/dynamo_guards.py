@@ -22,7 +22,8 @@ from ir_passes.cache.guard_tree import Path, TreeBuilder, spelled
 from ir_passes.cache.guard_walk import GuardWalk, PathValues
 from ir_passes.cache.model_guards import ModelGuards, tensor_relations
 from ir_passes.cache.tensor_memory import Groups, same_objects
-from ir_passes.cache.torch_state import torch_state
+from ir_passes.cache.torch_state import num_global_hooks, torch_state
+from ir_passes.cache.traced_calls import AssumedConstants, refuse_hidden_python
 from ir_passes.errors import CannotStoreError
 from ir_passes.tracing.model_trace import ModelTrace
 
@@ -43,11 +44,12 @@ def portable_guards(trace: ModelTrace) -> ModelGuards:
     """The guards of a trace, for the state that its model is in now.
 
     Raises:
-        CannotStoreError: one of them cannot be told to another process; names the guard, its path
-            and why.
+        CannotStoreError: one of them cannot be told to another process, or there is none for code
+            that the trace rests on; names the guard, its path and why.
     """
     capture = trace.capture.graph_capture_output
     _refuse_state(capture.output_graph)
+    refuse_hidden_python(trace)
     return _Translation(trace).guards()
 
 
@@ -64,6 +66,7 @@ class _Translation:
             for source, facts in capture.output_graph.input_source_to_sizes_strides.items()
         }
         self._describer = Describer()
+        self._assumed = AssumedConstants()
         self._inlined = frozenset(capture.traced_code)
         self._inlined_methods: dict[type, Sequence[Check]] = {}
         self._tree = TreeBuilder()
@@ -95,6 +98,7 @@ class _Translation:
         if path is None:
             return
         value = self._values.at(path)
+        self._assumed.refuse(value)
         facts: Mapping[str, Any] = getattr(guard.create_fn, "keywords", None) or {}
         if kind == "DUPLICATE_INPUT":
             self._add_twins(path, self._paths.path(facts["source_b"]))
@@ -156,6 +160,8 @@ def _refuse_state(graph: Any) -> None:
         raise CannotStoreError(
             f"Torch's {', '.join(differing)} changed since the model was traced."
         )
+    if num_global_hooks():
+        raise CannotStoreError("Hooks on every module are registered, whose code has no guard.")
     if graph.functorch_layers or graph.torch_function_mode_stack:
         raise CannotStoreError("The model was traced inside a functorch transform or a torch mode.")
 

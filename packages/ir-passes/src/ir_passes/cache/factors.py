@@ -57,6 +57,12 @@ _VARIABLES = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE", "TRITON_", "CXX
 _IRRELEVANT_VARIABLES = frozenset(
     ("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TRITON_CACHE_DIR", "TRITON_HOME")
 )
+_OPTIONS = (
+    "torch._inductor.config",
+    "torch._dynamo.config",
+    "torch._functorch.config",
+    "torch.fx.experimental._config",
+)
 # Of ir_core and ir_passes, that have no part in compiling.
 _ASIDE = ("cli", "testing")
 
@@ -177,16 +183,18 @@ def _environment(variables: Mapping[str, str]) -> str:
 
 
 def _compiler_options() -> str:
-    """What a program has changed in Inductor's own options; nothing where it is not loaded.
+    """What a program has changed in the options of torch's compilers that are loaded.
 
     An option that a variable sets is not among them: `_environment` has it, loaded or not.
     """
-    config: Any = sys.modules.get("torch._inductor.config")
-    if config is None:
-        return "{}"
-    values: Mapping[str, Any] = config.get_config_copy()
-    changed = {name: value for name, value in values.items() if not _is_given(config, name, value)}
-    return json.dumps({name: repr(changed[name]) for name in sorted(changed)})
+    changed: dict[str, str] = {}
+    for module in _OPTIONS:
+        config: Any = sys.modules.get(module)
+        values: Mapping[str, Any] = {} if config is None else config.get_config_copy()
+        for name, value in values.items():
+            if not _is_given(config, name, value):
+                changed[f"{module}.{name}"] = repr(value)
+    return json.dumps(changed, sort_keys=True)
 
 
 def _is_given(config: Any, name: str, value: object) -> bool:

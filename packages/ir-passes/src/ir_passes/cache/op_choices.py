@@ -1,7 +1,8 @@
 """Which implementations a compiled model's ops would be chosen from, and what each rests on.
 
 A choice follows from the order of providers, from what each is, and from arguments that the guards
-fix. If order, availability and fingerprints are as they were, so is every choice.
+fix. If order, availability and fingerprints are as they were, so is every choice. What passes make
+of an op follows from its declaration.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ class OpChoices:
     """The ops of a compiled model.
 
     Attributes:
+        declared: for each op the facts of its declaration, as texts.
         ops: for each op its providers in the order in which they are asked, native last, each with
             the reason why it cannot run here ("" if it can) and its own factors.
         files: digests and versions of all that these import, by factor.
     """
 
+    declared: Mapping[str, Mapping[str, str]]
     ops: Mapping[str, Sequence[tuple[str, str, Mapping[str, str]]]]
     files: Mapping[str, str]
 
@@ -38,9 +41,11 @@ class OpChoices:
         files: dict[str, str] = {}
         for module in sorted(modules):
             files |= _files_of(module, registry)
+        declared: dict[str, Mapping[str, str]] = {}
         ops: dict[str, list[tuple[str, str, Mapping[str, str]]]] = {}
         for name in sorted(set(names)):
             op = registry[name]
+            declared[name] = _declared(op)
             rows = ops[name] = []
             for implementation in _asked(op, registry):
                 fingerprint = implementation.fingerprint()
@@ -52,7 +57,7 @@ class OpChoices:
                 own = registry.fingerprinter.own_factors(implementation) or {}
                 rows.append((implementation.provider, implementation.unsupported_reason, own))
                 files |= {key: text for key, text in fingerprint.factors if key not in own}
-        return cls(ops, files)
+        return cls(declared, ops, files)
 
     def failure(self, registry: Registry) -> str | None:
         """What is, or may be, chosen otherwise now; None if all is the same."""
@@ -60,7 +65,9 @@ class OpChoices:
             op = registry.get(name)
             if op is None:
                 return f"op `{name}` is not registered"
-            reason = _difference(op, recorded, registry)
+            reason = _redeclared(op, self.declared.get(name, {})) or _difference(
+                op, recorded, registry
+            )
             if reason is not None:
                 return reason
         changed = registry.fingerprinter.changed(self.files)
@@ -68,13 +75,16 @@ class OpChoices:
 
     def to_json(self) -> object:
         """Plain JSON types."""
-        return {"ops": {name: [*map(list, rows)] for name, rows in self.ops.items()},
-                "files": dict(self.files)}  # fmt: skip
+        return {
+            "declared": {name: dict(facts) for name, facts in self.declared.items()},
+            "ops": {name: [*map(list, rows)] for name, rows in self.ops.items()},
+            "files": dict(self.files),
+        }
 
     @classmethod
     def from_json(cls, value: Any) -> OpChoices:
         """The choices that `to_json` wrote."""
-        return cls(value["ops"], value["files"])
+        return cls(value["declared"], value["ops"], value["files"])
 
 
 def _files_of(module: str, registry: Registry) -> Mapping[str, str]:
@@ -82,6 +92,26 @@ def _files_of(module: str, registry: Registry) -> Mapping[str, str]:
     if fingerprint.digest is None:
         raise CannotStoreError(f"Module `{module}` has no fingerprint: {fingerprint.reason}.")
     return dict(fingerprint.factors)
+
+
+def _declared(op: IrOp) -> Mapping[str, str]:
+    dims = ((name, sorted(each)) for name, each in op.token_dims.items())
+    return {
+        "schema": op.schema.text,
+        "activations": str(op.activations),
+        "inplace": str(op.inplace_text),
+        "mutates": str(op.mutates),
+        "splits": str(op.splits),
+        "token dims": str(sorted(dims)),
+        "weights": str(op.weights),
+    }
+
+
+def _redeclared(op: IrOp, recorded: Mapping[str, str]) -> str | None:
+    for name, now in _declared(op).items():
+        if recorded.get(name) != now:
+            return f"`{name}` of op `{op.name}` is declared as {now}, was {recorded.get(name)}"
+    return None
 
 
 def _asked(op: IrOp, registry: Registry) -> Sequence[Implementation]:

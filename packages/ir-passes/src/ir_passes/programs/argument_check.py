@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ir_passes.errors import CompileError
+from ir_passes.cache.constants import describe_constant
+from ir_passes.errors import CannotStoreError, CompileError
 from ir_passes.tracing.dynamic_dims import parts_of
 
 
@@ -104,9 +105,17 @@ def _spell(sizes: Sequence[int | None]) -> str:
 
 
 def _is_same(value: Any, expected: Any) -> bool:
-    if type(expected) in (bool, int, float, str, type(None)):
-        return type(value) is type(expected) and value == expected
-    return value is expected
+    """Whether two are one constant, to the bit; what is none has to be one object."""
+    if value is expected:
+        return True
+    if type(value) is not type(expected):
+        return False
+    if isinstance(expected, Mapping):
+        return not value and not expected
+    try:
+        return describe_constant(value) == describe_constant(expected)
+    except CannotStoreError:
+        return False
 
 
 def _wrong(path: str, problem: str) -> CompileError:
