@@ -90,7 +90,7 @@ def _measure(layers: int, options: argparse.Namespace) -> Depth:
 
     import ir_core as ir  # noqa: PLC0415
     import ir_passes  # noqa: PLC0415
-    from ir_passes.config import CompilationConfig  # noqa: PLC0415
+    from ir_passes.config import CacheMode, CompilationConfig  # noqa: PLC0415
     from serve_shim.compilation.compilable_model import DYNAMIC_DIMS  # noqa: PLC0415
     from tools.bench.decoder import arguments_of, make_decoder  # noqa: PLC0415
 
@@ -104,7 +104,7 @@ def _measure(layers: int, options: argparse.Namespace) -> Depth:
             arguments_of(16, 3),
             dynamic_dims=DYNAMIC_DIMS,
             limits={"tokens": 512, "requests": 64, "starts": 65},
-            config=CompilationConfig(backend=options.backend),
+            config=CompilationConfig(backend=options.backend, cache_mode=CacheMode.OFF),
         )
         (program,) = compiled.report().programs
         steps = [_time(streams, model, compiled, arguments_of) for streams in options.streams]
