@@ -80,3 +80,9 @@ def test_object_of_no_known_kind_is_the_same_only_as_itself() -> None:
     check(one, one)
     with pytest.raises(CompileError, match="Unknown"):
         check(one, Unknown())
+
+
+def test_part_that_the_example_lacked_is_refused() -> None:
+    check({"a": 1}, {"a": 1})
+    with pytest.raises(CompileError, match=r"`value\.b` is there, and the example had none"):
+        check({"a": 1}, {"a": 1, "b": 2})

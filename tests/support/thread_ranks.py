@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import ir_core as ir
+from ir_core.groups import Group, scoped_groups
 
 T = TypeVar("T")
 
@@ -86,6 +87,8 @@ def thread_ranks(size: int) -> Generator[ThreadRanks]:
             added = replace(op.native, provider=_PROVIDER, fn=function)
             known = {**op.implementations, _PROVIDER: added}
             patch.setattr(op, "_implementations", known)
-        with ir.priority({name: [_PROVIDER] for name in providers}):
+        # Threads share a process, which is one rank for groups: only their number matters here.
+        group = Group("tp", 0, size)
+        with scoped_groups(group), ir.priority({name: [_PROVIDER] for name in providers}):
             yield ranks
     ir.registry().forget_choices()

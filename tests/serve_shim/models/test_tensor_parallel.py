@@ -10,6 +10,7 @@ from thread_ranks import thread_ranks
 from tiny_checkpoints import MAKERS, make_model
 from torch import Tensor
 
+from ir_core.groups import Group, scoped_groups
 from ir_passes.dialect import Dialect
 from ir_passes.printer import print_graph
 from ir_passes.splitting.split import split_graph
@@ -111,9 +112,19 @@ def test_cache_has_the_heads_of_the_rank(checkpoints: Mapping[str, str], size: i
     model = _load(checkpoints["llama"], Shard(size - 1, size))
     kv_heads = 2 if size == 1 else 1
     assert model.local_config.num_kv_heads == kv_heads
-    model.bind_kv_cache([torch.zeros(4, 2, kv_heads, 8, 12)] * 3)
-    with pytest.raises(ValueError, match=f"expected .num_blocks, 2, {kv_heads}, block_size, 12"):
-        model.bind_kv_cache([torch.zeros(4, 2, 3, 8, 12)] * 3)
+    refusal = f"expected .num_blocks, 2, {kv_heads}, block_size, 12"
+    with scoped_groups(Group("tp", size - 1, size)):
+        model.bind_kv_cache([torch.zeros(4, 2, kv_heads, 8, 12)] * 3)
+        with pytest.raises(ValueError, match=refusal):
+            model.bind_kv_cache([torch.zeros(4, 2, 3, 8, 12)] * 3)
+
+
+def test_model_of_several_ranks_is_refused_without_their_group(
+    checkpoints: Mapping[str, str],
+) -> None:
+    model = _load(checkpoints["llama"], Shard(0, 2))
+    with pytest.raises(ValueError, match="divided between 2 ranks, and axis `tp` has 1"):
+        model.bind_kv_cache([])
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -155,8 +166,10 @@ def _graph(shard: Shard) -> tuple[str, list[str]]:
 
 
 def test_graphs_of_first_and_spare_rank_are_equal() -> None:
-    text, structures = _graph(Shard(0, 4))
-    assert _graph(Shard(3, 4)) == (text, structures)
+    with scoped_groups(Group("tp", 0, 4)):
+        text, structures = _graph(Shard(0, 4))
+    with scoped_groups(Group("tp", 3, 4)):
+        assert _graph(Shard(3, 4)) == (text, structures)
     # Nothing but the norm that adds the residual reads a sum of products.
     sums = re.findall(r"(all_reduce_\d+): .* = ir\.all_reduce\(linear", text)
     assert len(sums) == 4

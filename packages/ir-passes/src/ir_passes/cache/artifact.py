@@ -287,6 +287,7 @@ def _check_to_json(check: ArgumentCheck) -> Any:
     return {
         "tensors": tensors,
         "constants": {path: describe(value) for path, value in check.constants.items()},
+        "unread": sorted(check.unread),
     }
 
 
@@ -296,7 +297,7 @@ def _check_from_json(value: Any, signature: inspect.Signature) -> ArgumentCheck:
         for path, (dtype, device, shape, strides) in value["tensors"].items()
     }
     constants = {path: restore(each) for path, each in value["constants"].items()}
-    return ArgumentCheck(signature, tensors, constants)
+    return ArgumentCheck(signature, tensors, constants, frozenset(value["unread"]))
 
 
 _REPORT = TypeAdapter(CompileReport)

@@ -44,6 +44,7 @@ def argument_check_of(trace: ModelTrace) -> ArgumentCheck:
     fakes = _fakes_by_path(trace)
     tensors: dict[str, ExpectedTensor] = {}
     constants: dict[str, Any] = {}
+    unread: set[str] = set()
     for path, value in named_leaves(signature, trace.args, trace.kwargs):
         if not isinstance(value, Tensor):
             constants[path] = value
@@ -51,7 +52,9 @@ def argument_check_of(trace: ModelTrace) -> ArgumentCheck:
             fake = fakes[path]
             shape, strides = _fixed(fake.shape), _fixed(fake.stride())
             tensors[path] = ExpectedTensor(fake.dtype, fake.device, shape, strides)
-    return ArgumentCheck(signature, tensors, constants)
+        else:
+            unread.add(path)
+    return ArgumentCheck(signature, tensors, constants, frozenset(unread))
 
 
 def _fakes_by_path(trace: ModelTrace) -> Mapping[str, Tensor]:

@@ -50,11 +50,13 @@ class ArgumentCheck:
         signature: of the call.
         tensors: what each tensor must be like.
         constants: all else, which is part of the compiled code.
+        unread: paths of tensors that the compiled code does not take.
     """
 
     signature: inspect.Signature
     tensors: Mapping[str, ExpectedTensor]
     constants: Mapping[str, Any]
+    unread: frozenset[str] = frozenset()
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise CompileError, naming the argument, unless a call is like the traced one."""
@@ -71,6 +73,8 @@ class ArgumentCheck:
         for path, expected in self.constants.items():
             if path not in found or not _is_same(found[path], expected):
                 raise _wrong(path, f"{found.get(path)!r}, not {expected!r}")
+        for path in found.keys() - self.tensors.keys() - self.constants.keys() - self.unread:
+            raise _wrong(path, "there, and the example had none")
 
 
 def named_leaves(

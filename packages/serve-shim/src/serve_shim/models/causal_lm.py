@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from ir_core.groups import get_group
 from serve_shim.models.attention import Attention
 from serve_shim.models.attention_step import AttentionStep
 from serve_shim.models.decoder_layer import DecoderLayer
@@ -91,8 +92,15 @@ class CausalLM(nn.Module):
     def bind_kv_cache(self, caches: Sequence[Tensor]) -> None:
         """Give each layer its cache [num_blocks, 2, num_kv_heads, block_size, head_dim].
 
-        Raises `ValueError` for a wrong number, shape or dtype.
+        Raises `ValueError` for a wrong number, shape or dtype, and for a model of several ranks in
+        a process without their group: its sums would silently lack the others'.
         """
+        num_ranks, found = self.plan.shard.size, get_group("tp").size
+        if self.is_sharded and found != num_ranks:
+            raise ValueError(
+                f"the model is divided between {num_ranks} ranks, and axis `tp` has {found} in "
+                "this process; set its group first"
+            )
         if len(caches) != len(self.layers):
             raise ValueError(f"{len(caches)} caches given for {len(self.layers)} layers")
         for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
