@@ -210,7 +210,7 @@ def test_source_that_changes_while_it_is_compiled(
 
     def edit(phase: str, done: int, _: int) -> None:
         if phase != "tracing" and done == 0:
-            source.write_text(text.replace("1e-5", "0.25"))
+            source.write_text(text.replace("1e-5", "0.0625"))
 
     module: Any = __import__("edited_model")
     edited = compile_model(config, module.Edited(), progress=edit)
