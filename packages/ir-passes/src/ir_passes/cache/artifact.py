@@ -21,17 +21,20 @@ from ir_core import IrError, registry
 from ir_passes.backends.piece import CompiledPiece
 from ir_passes.backends.stored_code import StoredCode
 from ir_passes.base import SizeRange
-from ir_passes.cache.plan_json import describe, plan_from_json, plan_to_json, restore
+from ir_passes.cache.interface_json import (
+    check_from_json,
+    check_to_json,
+    interface_from_json,
+    interface_to_json,
+)
+from ir_passes.cache.plan_json import plan_from_json, plan_to_json
 from ir_passes.cache.torch_ops import find_torch_op
 from ir_passes.config import CacheSaveFormat
 from ir_passes.errors import CannotStoreError, CompileError, CorruptEntryError
-from ir_passes.programs.argument_check import ArgumentCheck, ExpectedTensor
 from ir_passes.programs.compiled_model import ModelParts
-from ir_passes.programs.interface import Call, Interface, path_of
+from ir_passes.programs.interface import Call, Interface
 from ir_passes.programs.program import Program
 from ir_passes.programs.report import CompileReport
-from ir_passes.tracing.dynamic_dims import DynamicDim
-from ir_passes.tracing.graph_input import GraphInput
 
 MODEL = "model.json"
 CODE = "code.zip"
@@ -67,7 +70,7 @@ def pack(parts: ModelParts, store: Store, save_format: CacheSaveFormat) -> Packe
     model = {
         "interfaces": packer.interfaces,
         "programs": programs,
-        "check": _check_to_json(parts.check),
+        "check": check_to_json(parts.check),
         "report": _REPORT.dump_python(parts.report, mode="json"),
         "limit": parts.limit,
     }
@@ -92,7 +95,7 @@ def unpack(files: Mapping[str, bytes], target: Call, load: Load) -> ModelParts:
         unpacker = _Unpacker(model, files, target, load)
         return ModelParts(
             tuple(unpacker.program(each) for each in model["programs"]),
-            _check_from_json(model["check"], inspect.signature(target)),
+            check_from_json(model["check"], inspect.signature(target)),
             _REPORT.validate_python(model["report"]),
             model["limit"],
         )
@@ -153,7 +156,7 @@ class _Packer:
         for number, known in enumerate(self._known):
             if known is interface:
                 return number
-        self.interfaces.append(_interface_to_json(interface))
+        self.interfaces.append(interface_to_json(interface))
         self._known.append(interface)
         return len(self._known) - 1
 
@@ -175,7 +178,7 @@ class _Packer:
 
 class _Unpacker:
     def __init__(self, model: Any, files: Mapping[str, bytes], target: Call, load: Load) -> None:
-        self._interfaces = [_interface_from_json(each, target) for each in model["interfaces"]]
+        self._interfaces = [interface_from_json(each, target) for each in model["interfaces"]]
         self._files = dict(files)
         if CODE in files:
             with zipfile.ZipFile(io.BytesIO(files[CODE])) as archive:
@@ -234,37 +237,6 @@ def _code_of(files: Mapping[str, bytes]) -> StoredCode:
     return StoredCode(files["piece.py"].decode(), named(".so"), listings)
 
 
-def _interface_to_json(interface: Interface) -> Any:
-    if not interface.is_direct:
-        raise CannotStoreError(
-            "A call of the model does more than to run the graph (it writes attributes, or returns "
-            "its inputs or views of them), and only Dynamo's own function does that."
-        )
-    for each in interface.inputs:
-        path = path_of(each)
-        if path is not None and not path.is_local and path.root not in _globals(interface.target):
-            raise CannotStoreError(f"`{each.path}` is read through a name that the trace made.")
-    return {
-        "inputs": [[each.path, each.source, each.is_state] for each in interface.inputs],
-        "dims": [[each.path, each.dim, each.label] for each in interface.dims],
-        "result": interface.result,
-    }
-
-
-def _interface_from_json(value: Any, target: Call) -> Interface:
-    return Interface(
-        target,
-        tuple(GraphInput(*each) for each in value["inputs"]),
-        tuple(DynamicDim(*each) for each in value["dims"]),
-        _globals(target),
-        value["result"],
-    )
-
-
-def _globals(target: Call) -> Mapping[str, Any]:
-    return getattr(target, "__globals__", {})
-
-
 def _storable_target(name: str) -> str:
     if name.startswith("python."):
         raise CannotStoreError(f"`{name}` is called between pieces, and is no op that has a name.")
@@ -277,27 +249,6 @@ def _target(name: str) -> Call:
     if found is None:
         raise CompileError(f"This process has no op `{name}`, which the program calls.")
     return found
-
-
-def _check_to_json(check: ArgumentCheck) -> Any:
-    tensors = {
-        path: [describe(each.dtype), describe(each.device), list(each.shape), list(each.strides)]
-        for path, each in check.tensors.items()
-    }
-    return {
-        "tensors": tensors,
-        "constants": {path: describe(value) for path, value in check.constants.items()},
-        "unread": sorted(check.unread),
-    }
-
-
-def _check_from_json(value: Any, signature: inspect.Signature) -> ArgumentCheck:
-    tensors = {
-        path: ExpectedTensor(restore(dtype), restore(device), tuple(shape), tuple(strides))
-        for path, (dtype, device, shape, strides) in value["tensors"].items()
-    }
-    constants = {path: restore(each) for path, each in value["constants"].items()}
-    return ArgumentCheck(signature, tensors, constants, frozenset(value["unread"]))
 
 
 _REPORT = TypeAdapter(CompileReport)

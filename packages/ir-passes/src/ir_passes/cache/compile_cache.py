@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
 
+from ir_core.batch_invariance import read_switch
 from ir_passes.backends.base import Backend
 from ir_passes.backends.code_loader import load_code
 from ir_passes.backends.piece import CompiledPiece
@@ -46,20 +47,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("ir_passes.cache")
 
 _LOCK_TIMEOUT_S = 300.0
-_TRUE = ("1", "true", "yes", "on")
 _SWITCHES = ("IR_DISABLE_COMPILE_CACHE", "VLLM_DISABLE_COMPILE_CACHE")
-
-
-@dataclass(frozen=True, slots=True)
-class _Sought:
-    """A request that may be in the cache."""
-
-    request: CompileRequest
-    factors: Factors
-
-    @property
-    def key(self) -> str:
-        return key_of(self.factors)
 
 
 def compile_or_load(request: CompileRequest, progress: Progress) -> CompiledModel:
@@ -77,22 +65,20 @@ def compile_or_load(request: CompileRequest, progress: Progress) -> CompiledMode
         return _compiled(request, progress, CacheOutcome(CacheStatus.OFF, reasons=(reason,)))
     try:
         _refuse_backend(request.config.backend)
-        sought = _Sought(request, factors_of(request))
+        factors = factors_of(request)
         store = open_store(request.config, writable=mode is CacheMode.RW)
     except (CannotStoreError, CacheError) as error:
         if mode is CacheMode.REQUIRE:
             raise CacheMissError(f"`cache_mode` is `require`, but: {error}") from error
         return _unstorable(request, progress, str(error))
-    return _Search(store, sought, mode, progress).run()
+    return _Search(store, request, factors, mode, progress).run()
 
 
 def effective_mode(config: CompilationConfig) -> CacheMode:
     """How the cache is used: as the configuration says, else as the environment does."""
     if config.cache_mode is not None:
         return config.cache_mode
-    is_off = any(
-        os.environ.get(name, "").lower() in ("1", "true", "yes", "on") for name in _SWITCHES
-    )
+    is_off = any(read_switch(os.environ, name) for name in _SWITCHES)
     return CacheMode.OFF if is_off else CacheMode.RW
 
 
@@ -115,10 +101,17 @@ def open_store(config: CompilationConfig, *, writable: bool = True) -> CacheStor
 
 class _Search:
     def __init__(
-        self, store: CacheStore, sought: _Sought, mode: CacheMode, progress: Progress
+        self,
+        store: CacheStore,
+        request: CompileRequest,
+        factors: Factors,
+        mode: CacheMode,
+        progress: Progress,
     ) -> None:
         self._store = store
-        self._sought = sought
+        self._request = request
+        self._factors = factors
+        self._key = key_of(factors)
         self._mode = mode
         self._progress = progress
         self._reasons: list[str] = []
@@ -133,8 +126,8 @@ class _Search:
                 + "\n".join(f"  {each}" for each in self._why())
             )
         if self._mode is CacheMode.RO:
-            return self._compile("the mode is `ro`")
-        with self._store.lock(self._sought.key, _LOCK_TIMEOUT_S) as is_ours:
+            return self._compile()
+        with self._store.lock(self._key, _LOCK_TIMEOUT_S) as is_ours:
             # Another process may have compiled it in the meantime.
             return self._load() or self._compile(None if is_ours else "its lock was not to be had")
 
@@ -160,14 +153,14 @@ class _Search:
         self._reasons.append(f"{entry.id[:12]}: {reason}")
 
     def _entries(self) -> Iterator[Entry]:
-        for found in self._store.candidates(self._sought.key):
+        for found in self._store.candidates(self._key):
             if isinstance(found, Entry):
                 yield found
             else:
                 self._reasons.append(f"{found.directory.name[:12]}: {found.reason}")
 
     def _parts(self, entry: Entry) -> ModelParts | None:
-        request = self._sought.request
+        request = self._request
         conditions = Conditions.from_bytes(entry.read(CONDITIONS))
         failure = conditions.failure(request)
         if failure is not None:
@@ -185,15 +178,15 @@ class _Search:
     def _why(self) -> tuple[str, ...]:
         if self._reasons:
             return tuple(dict.fromkeys(self._reasons))
-        return explain_miss(self._store, self._sought.factors)
+        return explain_miss(self._store, self._factors)
 
-    def _compile(self, obstacle: str | None) -> CompiledModel:
-        """Compile, and store what came of it unless there is an obstacle."""
+    def _compile(self, obstacle: str | None = None) -> CompiledModel:
+        """Compile, and store what came of it where the mode says so and nothing is in the way."""
         from ir_passes.compiling.session import Session  # noqa: PLC0415 - costs a second
 
         reasons = self._why()
         _logger.info("Compile cache: miss (%s)", "; ".join(reasons))
-        compilation = Session(self._sought.request, self._progress).run()
+        compilation = Session(self._request, self._progress).run()
         outcome = CacheOutcome(CacheStatus.MISS, reasons=reasons)
         if self._mode is CacheMode.RW:
             directory = None
@@ -210,10 +203,10 @@ class _Search:
         """The directory of the new entry, or why there is none."""
         from ir_passes.cache.storing import files_of  # noqa: PLC0415 - as above
 
-        sought = self._sought
+        request = self._request
         try:
-            files = files_of(compilation, sought.request)
-            entry = self._store.publish(sought.factors, files, _facts(sought.request))
+            files = files_of(compilation, request)
+            entry = self._store.publish(self._factors, files, _facts(request))
         except CannotStoreError as error:
             return None, str(error)
         except Exception as error:

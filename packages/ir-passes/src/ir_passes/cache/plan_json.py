@@ -1,4 +1,4 @@
-"""Plans of programs as JSON, and back: an interface's inputs, a program's steps and constants."""
+"""Plans of programs as JSON, and back, with the values and constants in their calls."""
 
 from __future__ import annotations
 

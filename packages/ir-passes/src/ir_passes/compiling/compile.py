@@ -44,6 +44,7 @@ def compile(  # noqa: A001
     Raises:
         CompileError: a served size breaks a guard and the policy is `fail`; names the guard, its
             line and the sizes.
+        CacheMissError: `cache_mode` is `require`, and nothing stored fits; says what differs.
         TraceError, PassError, LoweringError, BackendError, DonationError: what failed, and where.
     """
     dims = declared_dims(function) if dynamic_dims is None else dynamic_dims
