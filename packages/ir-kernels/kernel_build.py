@@ -47,6 +47,8 @@ TORCH_UNITS = (
     "binding_quantized.cpp",
     "binding_rotary.cpp",
     "binding_sampling.cpp",
+    "shm_all_reduce_norm.cpp",
+    "shm_channel.cpp",
     "shm_collectives.cpp",
     "tensor_rows.cpp",
 )

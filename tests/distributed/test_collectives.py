@@ -16,7 +16,8 @@ from torch import Tensor
 import ir_core as ir
 import ir_passes
 from ir_core import groups
-from ir_kernels import all_gather, all_reduce, library, reduce_scatter
+from ir_kernels import all_gather, all_reduce, all_reduce_add_rms_norm, library, reduce_scatter
+from ir_kernels.fused_add_rms_norm import vllm_c
 from ir_passes.config import CompilationConfig
 from serve_shim.testing import RankError, RankSessionError, RaySession
 
@@ -28,7 +29,13 @@ HIDDEN = 37
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 # More than a slot of any collective holds, in parts that divide neither rows nor slots.
 LARGE = (65, 1031)
-FOLDERS = {"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_gather": all_gather}
+FOLDERS = {
+    "all_reduce": all_reduce,
+    "reduce_scatter": reduce_scatter,
+    "all_gather": all_gather,
+    "all_reduce_add_rms_norm": all_reduce_add_rms_norm,
+}
+EPSILON = 1e-5
 
 Case = tuple[str, torch.dtype, tuple[int, int]]
 Results = dict[str, dict[Case, Tensor]]
@@ -82,6 +89,11 @@ def reference_sum(size: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tens
     return total.to(dtype)
 
 
+def residual_of(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """The same on every rank."""
+    return values(100, dtype, shape)
+
+
 def num_rows(tokens: int, size: int) -> int:
     return -(-tokens // size)
 
@@ -106,7 +118,14 @@ def all_results() -> Results:
                 results["reduce_scatter"][case] = ir.ops.reduce_scatter(x)
                 rows = poisoned_rows(x, rank, size)
                 results["all_gather"][case] = ir.ops.all_gather(rows, shape[0])
-                for op, arguments in (("all_reduce", (x,)), ("all_gather", (rows, shape[0]))):
+                norm = (x, residual_of(dtype, shape), None, EPSILON)
+                pair = ir.ops.all_reduce_add_rms_norm(*norm)
+                results["all_reduce_add_rms_norm"][case] = torch.stack(pair)
+                for op, arguments in (
+                    ("all_reduce", (x,)),
+                    ("all_gather", (rows, shape[0])),
+                    ("all_reduce_add_rms_norm", norm),
+                ):
                     assert ir.select(op, *arguments).provider == provider
     return results
 
@@ -141,6 +160,15 @@ def test_all_gather_gives_all_rows_and_no_padding(world: World) -> None:
             [x[rank * count : (rank + 1) * count] for rank, x in enumerate(everyones)]
         )
         assert all(torch.equal(got, expected) for got in world.of("all_gather", case)), case
+
+
+def test_norm_of_the_sum_has_the_bits_of_the_two_ops(world: World) -> None:
+    for provider, case, dtype, shape in world.cases():
+        norm = ir.ops.fused_add_rms_norm.native if provider == "gloo" else vllm_c.fused_add_rms_norm
+        total, residual = reference_sum(world.size, dtype, shape), residual_of(dtype, shape)
+        expected = torch.stack(norm(total, residual, None, EPSILON))
+        found = world.of("all_reduce_add_rms_norm", case)
+        assert all(torch.equal(got, expected) for got in found), case
 
 
 def test_a_thousand_collectives_of_mixed_sizes_in_a_row(session: RaySession) -> None:
@@ -254,6 +282,7 @@ def native_messages() -> tuple[int, list[str]]:
             lambda: ir.ops.all_reduce(x),
             lambda: ir.ops.reduce_scatter(x),
             lambda: ir.ops.all_gather(x, 2),
+            lambda: ir.ops.all_reduce_add_rms_norm(x, x, None, EPSILON),
         )
         return torch.get_num_threads(), [message_of(call) for call in calls]
 

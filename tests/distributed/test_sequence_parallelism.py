@@ -1,67 +1,39 @@
 """A model on several ranks computes what it computes on one, sharded by rows or not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
-from tiny_checkpoints import MAKERS
+from rank_logits import COLLECTIVES, THRESHOLD, Result, Way, run_way, run_ways
 from torch import Tensor
 
+import ir_core as ir
 from ir_core import groups
-from ir_passes.config import CompilationConfig
-from serve_shim.compilation.compilable_model import CompilableModel
-from serve_shim.engine.config import EngineConfig
-from serve_shim.loading import load_model
 from serve_shim.models import Shard
-from serve_shim.models.attention_step import AttentionStep
 from serve_shim.testing import RaySession
 
-BOUNDS = EngineConfig(max_model_len=128, num_blocks=16, max_num_seqs=4, max_num_batched_tokens=64)
 NUM_LAYERS = 3
 SIZES = (*range(1, 10), 16, 17, 64)
-THRESHOLD = 8
+MANY_SIZES = (*range(1, 18), 64)
+KINDS = ("unbacked", "backed", "backed_size_oblivious")
+SPLITS: Mapping[str, tuple[str, ...] | None] = {"piecewise": None, "full": ()}
+WAYS = (
+    Way("unbacked", None, "eager", None),
+    Way("unbacked", None, "inductor", 1),
+    Way("unbacked", (), "eager", 1, "poisoned"),
+    Way("unbacked", None, "eager", THRESHOLD),
+    Way("unbacked", None, "eager", THRESHOLD, "gloo"),
+    Way("backed", None, "eager", 1, "poisoned"),
+    Way("backed_size_oblivious", (), "eager", 1),
+    Way("unbacked", None, "inductor", 1, overlaps=True),
+    Way("unbacked", (), "eager", THRESHOLD, overlaps=True),
+)
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_gloo_available(), reason="this torch has no gloo"
 )
-
-
-class Way(NamedTuple):
-    """One way to compile; `threshold` is that of sequence parallelism, None where it is off."""
-
-    kind: str
-    splitting_ops: tuple[str, ...] | None
-    backend: str
-    threshold: int | None
-
-
-WAYS = (
-    Way("unbacked", None, "eager", None),
-    Way("unbacked", None, "inductor", 1),
-    Way("unbacked", (), "eager", 1),
-    Way("unbacked", None, "eager", THRESHOLD),
-    Way("backed", None, "eager", 1),
-    Way("backed_size_oblivious", (), "eager", 1),
-)
-
-
-class Result(NamedTuple):
-    """Logits of each step, and how many nodes of each op there are, by range of token counts."""
-
-    logits: list[Tensor]
-    counts: dict[str, dict[str, int]]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    directory = tmp_path_factory.mktemp("llama")
-    MAKERS["llama"]().save_pretrained(directory)
-    return directory
 
 
 @pytest.fixture(scope="module")
@@ -75,27 +47,52 @@ def session() -> Iterator[RaySession]:
     params=[2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)],
 )
 def ranks(
-    request: pytest.FixtureRequest, session: RaySession, checkpoint: Path
+    request: pytest.FixtureRequest, session: RaySession, tiny: str
 ) -> list[Mapping[Way, Result]]:
     """What each rank computed in every way."""
-    return session.run_on_ranks(request.param, run_all, str(checkpoint), timeout_s=110)
+    return session.run_on_ranks(request.param, run_ways, tiny, WAYS, SIZES, timeout_s=150)
 
 
+@pytest.fixture(scope="module")
+def wanted() -> dict[str | None, Result]:
+    """Eager logits of one rank, by model, once they are computed."""
+    return {}
+
+
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way)))
 def test_logits_are_those_of_one_rank(
-    way: Way, ranks: list[Mapping[Way, Result]], checkpoint: Path
+    way: Way, ranks: list[Mapping[Way, Result]], tiny: str
 ) -> None:
-    wanted = run(str(checkpoint), None, Shard())
-    for rank in ranks:
-        for want, got in zip(wanted.logits, rank[way].logits, strict=True):
-            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    compare([rank[way] for rank in ranks], run_way(tiny, None, SIZES, Shard()), way)
 
 
-def test_ranks_agree_bitwise(ranks: list[Mapping[Way, Result]]) -> None:
-    for way in WAYS:
-        for rank in ranks[1:]:
-            for mine, theirs in zip(rank[way].logits, ranks[0][way].logits, strict=True):
-                assert torch.equal(mine, theirs)
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("model", ["tiny", "embedded"])
+def test_every_way_gives_the_logits_of_one_rank(
+    session: RaySession,
+    tiny: str,
+    wanted: dict[str | None, Result],
+    num_ranks: int,
+    kind: str,
+    split: str,
+    model: str,
+) -> None:
+    source = tiny if model == "tiny" else None
+    options = product((None, 1, THRESHOLD), ("shm", "gloo", "poisoned"))
+    ways = [Way(kind, SPLITS[split], "eager", *each) for each in options]
+    ways.append(Way(kind, SPLITS[split], "inductor", THRESHOLD))
+    ways.append(Way(kind, SPLITS[split], "eager", 1, overlaps=True))
+    if source not in wanted:
+        wanted[source] = run_way(source, None, MANY_SIZES, Shard())
+    limits: dict[str, Any] = {"timeout_s": 2900, "collective_timeout_s": 300}
+    ranks = session.run_on_ranks(num_ranks, run_ways, source, ways, MANY_SIZES, **limits)
+    for way in ways:
+        compare([rank[way] for rank in ranks], wanted[source], way)
 
 
 def test_two_of_each_collective_a_layer_and_no_sum_is_left(
@@ -105,10 +102,22 @@ def test_two_of_each_collective_a_layer_and_no_sum_is_left(
         for sizes, counts in ranks[0][way].counts.items():
             first = int(sizes.partition("..")[0])
             if way.threshold is None or first < way.threshold:
-                assert counts == {"all_reduce": 2 * NUM_LAYERS + 1}
+                # The sum of embeddings has no residual to be added to.
+                assert counts == {"all_reduce": 1, "all_reduce_add_rms_norm": 2 * NUM_LAYERS}
+            elif way.overlaps:
+                # Left are the sum of embeddings and the rows that the model returns.
+                merged = {"linear_reduce_scatter": 2 * NUM_LAYERS}
+                merged |= {"all_gather_linear": 2 * NUM_LAYERS}
+                assert counts == {"reduce_scatter": 1, "all_gather": 1, **merged}
             else:
                 expected = 2 * NUM_LAYERS + 1
                 assert counts == {"reduce_scatter": expected, "all_gather": expected}
+
+
+def test_products_merged_over_gloo_are_those_of_the_two_ops(session: RaySession) -> None:
+    for rank in session.run_on_ranks(2, products_over_gloo, timeout_s=60):
+        for got, wanted in rank:
+            assert torch.equal(got, wanted)
 
 
 def test_threshold_is_an_end_of_a_range(ranks: list[Mapping[Way, Result]]) -> None:
@@ -116,55 +125,27 @@ def test_threshold_is_an_end_of_a_range(ranks: list[Mapping[Way, Result]]) -> No
     assert list(ranks[0][way].counts) == [f"1..{THRESHOLD - 1}", f"{THRESHOLD}..64"]
 
 
-def run_all(source: str) -> Mapping[Way, Result]:
-    group = groups.get_group("tp")
-    return {way: run(source, way, Shard(group.rank, group.size)) for way in WAYS}
+def compare(ranks: Sequence[Result], wanted: Result, way: Way) -> None:
+    """The logits of every rank with those of one, and bit for bit with each other's."""
+    for rank in ranks:
+        for want, got, first in zip(wanted.logits, rank.logits, ranks[0].logits, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, msg=f"{way}")
+            assert torch.equal(got, first), way
 
 
-def run(source: str, way: Way | None, shard: Shard) -> Result:
-    model = load_model(source, dtype=torch.float32, shard=shard).model
-    config = model.local_config
-    shape = (BOUNDS.num_blocks, 2, config.num_kv_heads, BOUNDS.block_size, config.head_dim)
-    caches = [torch.zeros(shape) for _ in range(config.num_layers)]
-    model.bind_kv_cache(caches)
-    forward = CompilableModel(model)
-    counts: dict[str, dict[str, int]] = {}
-    if way is not None:
-        report = forward.compile(config_of(way), BOUNDS, lambda *_: None)
-        for program in report.programs:
-            found = [row.op for each in program.pieces for row in each.selections * each.num_uses]
-            names = ("all_reduce", "reduce_scatter", "all_gather")
-            counts[str(program.sizes)] = {
-                name: found.count(name) for name in names if name in found
-            }
-    with torch.inference_mode():
-        logits = [forward.compute_logits(forward(*step)) for size in SIZES for step in steps(size)]
-    return Result(logits, counts)
-
-
-def config_of(way: Way) -> CompilationConfig:
-    is_on = way.threshold is not None
-    return CompilationConfig.model_validate(
-        {
-            "backend": way.backend,
-            "splitting_ops": way.splitting_ops,
-            "dynamic_shapes_config": {"type": way.kind},
-            "pass_config": {"enable_sp": is_on, "sp_min_token_num": way.threshold},
-        }
-    )
-
-
-def steps(size: int) -> Sequence[tuple[Tensor, Tensor, AttentionStep]]:
-    """A prompt of some tokens, and one token after it."""
-    return prompt(0, size), prompt(size, 1)
-
-
-def prompt(start: int, size: int) -> tuple[Tensor, Tensor, AttentionStep]:
-    positions = torch.arange(start, start + size)
-    step = AttentionStep(
-        block_table=torch.arange(BOUNDS.max_blocks_per_sequence, dtype=torch.int32)[None],
-        seq_lens=torch.tensor([start + size], dtype=torch.int32),
-        query_start_loc=torch.tensor([0, size], dtype=torch.int32),
-        slot_mapping=positions.clone(),
-    )
-    return (positions * 7 + 3) % 90, positions, step
+def products_over_gloo() -> list[tuple[Tensor, Tensor]]:
+    """Each merged op with one of its two ops after the other, at some counts of rows."""
+    random = torch.Generator().manual_seed(groups.get_group("tp").rank)
+    weight, bias = torch.randn(12, 8, generator=random), torch.randn(12, generator=random)
+    found: list[tuple[Tensor, Tensor]] = []
+    with ir.priority({name: ["gloo"] for name in COLLECTIVES}):
+        for count in (0, 1, 2, 7):
+            x = torch.randn(count, 8, generator=random)
+            mine = torch.randn(-(-count // 2), 8, generator=random)
+            rows = ir.ops.reduce_scatter(ir.ops.linear(x, weight, bias))
+            joined = ir.ops.linear(ir.ops.all_gather(mine, count), weight, bias)
+            found += [
+                (ir.ops.linear_reduce_scatter(x, weight, bias), rows),
+                (ir.ops.all_gather_linear(mine, count, weight, bias), joined),
+            ]
+    return found

@@ -1,5 +1,6 @@
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -30,6 +31,17 @@ def test_only_what_was_executed_is_recorded(
     assert used.calls >= 1
     assert fallback.provider == "native"
     assert fallback.rejections == (Rejection("single", "float64 is not supported"),)
+
+
+def test_what_another_process_executed_is_shown_beside_ones_own(
+    registry: Registry, scale: IrOp
+) -> None:
+    scale(X, None, 1.0)
+    other = ExecutedSelection("rms_norm", "vllm_c", 3, (Rejection("aiter", "no ROCm device"),))
+    registry.log.adopt([other])
+    registry.log.adopt([replace(other, calls=5)])
+    assert [(row.op, row.calls) for row in registry.selections()] == [("rms_norm", 5), ("scale", 1)]
+    assert len(registry.log) == 2
 
 
 @pytest.mark.parametrize("call", ["torch_op", "__call__"])

@@ -46,8 +46,11 @@ def registry() -> ir.Registry:
         "embedding",
         "embedding_w8a16",
         "all_reduce",
+        "all_reduce_add_rms_norm",
         "reduce_scatter",
         "all_gather",
+        "linear_reduce_scatter",
+        "all_gather_linear",
     )
     fresh = testing.fresh_registry([ir.registry()[name] for name in ops])
     ir_kernels.register(fresh)

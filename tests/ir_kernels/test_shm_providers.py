@@ -8,7 +8,7 @@ import torch
 import ir_core as ir
 from ir_core import groups, testing
 from ir_core.groups import CollectiveError, Group
-from ir_kernels import all_gather, all_reduce, reduce_scatter
+from ir_kernels import all_gather, all_reduce, all_reduce_add_rms_norm, reduce_scatter
 from ir_kernels.all_reduce.process_group import sum_in_order
 from ir_kernels.all_reduce.segment import Segment
 
@@ -16,6 +16,7 @@ FOLDERS: dict[str, Any] = {
     "all_reduce": all_reduce,
     "reduce_scatter": reduce_scatter,
     "all_gather": all_gather,
+    "all_reduce_add_rms_norm": all_reduce_add_rms_norm,
 }
 PROVIDERS = ("shm", "gloo", "nccl")
 X = torch.zeros(4, 3)
@@ -30,6 +31,8 @@ def collectives() -> ir.Registry:
 
 
 def arguments(name: str, x: torch.Tensor = X) -> tuple[Any, ...]:
+    if name == "all_reduce_add_rms_norm":
+        return x, x, None, 1e-5
     return (x, x.shape[0]) if name == "all_gather" else (x,)
 
 

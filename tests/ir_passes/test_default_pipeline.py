@@ -14,23 +14,24 @@ from ir_passes.transforms.shard_sequence import ShardSequence
 from .passes import DoubleToSum, OnManyRanks, named
 
 NAMES = tuple(each.name for each in PASSES)
+FUSIONS = "fuse_qk_norm_rope → fuse_add_rms_norm → fuse_all_reduce_add_rms_norm"
 
 
 def test_default_is_the_shipped_passes_in_order() -> None:
     pipeline = build_pipeline(PassConfig())
     fusions = ("fuse_qk_norm_rope", "fuse_add_rms_norm")
-    assert pipeline.names == NAMES == ("eliminate_noops", *fusions, "shard_sequence")
-    assert [entry.is_enabled for entry in pipeline] == [True, True, True, False]
+    of_ranks = ("shard_sequence", "overlap_collectives", "fuse_all_reduce_add_rms_norm")
+    assert pipeline.names == NAMES == ("eliminate_noops", *fusions, *of_ranks)
+    assert [entry.is_enabled for entry in pipeline] == [True, True, True, False, False, True]
     assert not any(entry.is_wanted for entry in pipeline)
     assert pipeline.conflicts() == ()
 
 
 def test_fields_disable_order_and_limit_by_name() -> None:
-    fusions = "fuse_qk_norm_rope → fuse_add_rms_norm"
-    assert str(build_pipeline(PassConfig(disable=("eliminate_noops",)))) == fusions
+    assert str(build_pipeline(PassConfig(disable=("eliminate_noops",)))) == FUSIONS
     assert str(build_pipeline(PassConfig(limit=1))) == "eliminate_noops"
     order = ("fuse_add_rms_norm", "eliminate_noops", "fuse_qk_norm_rope")
-    assert build_pipeline(PassConfig(order=order)).names == (*order, "shard_sequence")
+    assert build_pipeline(PassConfig(order=order)).names == (*order, *NAMES[3:])
 
 
 @pytest.mark.parametrize("field", ["enable", "disable", "order"])
@@ -42,7 +43,7 @@ def test_unknown_pass_is_an_error_with_a_suggestion(field: str) -> None:
 
 def test_disable_beats_enable() -> None:
     config = PassConfig(enable=NAMES, disable=NAMES[:2])
-    assert str(build_pipeline(config)) == "fuse_add_rms_norm → shard_sequence"
+    assert str(build_pipeline(config)) == " → ".join(NAMES[2:])
 
 
 def test_option_turns_its_pass_on_and_off() -> None:
@@ -76,6 +77,14 @@ def test_option_that_no_pass_serves_is_named() -> None:
     assert unserved_options(config, none) == ("fuse_norm_quant", "enable_sp")
 
 
+def test_products_overlap_with_collectives_only_where_that_is_asked_for() -> None:
+    def entry(config: PassConfig) -> Entry:
+        return next(each for each in build_pipeline(config) if each.name == "overlap_collectives")
+
+    assert entry(PassConfig()).reason == "pass_config.fuse_gemm_comms is not on"
+    assert entry(PassConfig(fuse_gemm_comms=True)).requested_by == "pass_config.fuse_gemm_comms"
+
+
 def test_threshold_of_sequence_parallelism_reaches_its_pass() -> None:
     config = PassConfig(enable_sp=True, sp_min_token_num=8)
     assert build_pipeline(config).entries[3].step == ShardSequence(min_tokens=8)
@@ -88,9 +97,9 @@ def test_plugin_pass_has_its_place_its_origin_and_its_switch() -> None:
     )
     pipeline = build_pipeline(PassConfig(), additions)
     assert pipeline.names == (*NAMES[:2], "double_to_sum", *NAMES[2:], "shy")
-    assert str(pipeline).endswith(" → double_to_sum → fuse_add_rms_norm")
+    assert " → double_to_sum → fuse_add_rms_norm → " in str(pipeline)
     assert pipeline.entries[2].requested_by == "toy"
-    shy = build_pipeline(PassConfig(enable=("shy",)), additions).entries[5]
+    shy = build_pipeline(PassConfig(enable=("shy",)), additions).entries[-1]
     assert (shy.is_enabled, shy.is_wanted) == (True, True)
 
 

@@ -53,6 +53,19 @@ class ThreadRanks:
         """The rows in order of ranks."""
         return torch.cat(self._exchange(x, group))[:num_tokens]
 
+    def all_reduce_add_rms_norm(
+        self,
+        x: Tensor,
+        x_residual: Tensor,
+        weight: Tensor | None,
+        epsilon: float,
+        variance_size: int | None = None,
+        group: str = "tp",
+    ) -> tuple[Tensor, Tensor]:
+        """The norm of the sum, natively."""
+        total = self.all_reduce(x, group)
+        return ir.ops.fused_add_rms_norm.native(total, x_residual, weight, epsilon, variance_size)
+
     def _of_rank(self, function: Callable[[int], T], rank: int) -> T:
         self._rank.set(rank)
         torch.set_num_threads(1)
@@ -81,6 +94,7 @@ def thread_ranks(size: int) -> Generator[ThreadRanks]:
         providers: dict[str, Callable[..., Any]] = {
             "all_reduce": ranks.all_reduce,
             "all_gather": ranks.all_gather,
+            "all_reduce_add_rms_norm": ranks.all_reduce_add_rms_norm,
         }
         for name, function in providers.items():
             op = ir.registry()[name]

@@ -1,11 +1,14 @@
 """What an all-reduce costs: over shared memory, over gloo in order of ranks, and by gloo itself.
 
+And what it costs with the residual add and norm that follow it in a model, as one op and as two.
+
 Ranks are plain processes that share the cores; each call is timed on rank 0, all ranks calling in a
 row, as the layers of a model do.
 """
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -25,12 +28,18 @@ from tools.bench.table import format_table, number
 
 _WARMUP_CALLS = 20
 _TIMEOUT_S = 300.0
+_MOST_HIDDEN = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Microseconds of a call, bfloat16; `torch` is gloo's own all-reduce, in no fixed order."""
+    """Microseconds of a call, bfloat16.
 
+    `torch` is gloo's own all-reduce, in no fixed order; `two ops` are `shm` and then the C++ norm,
+    in place as in a compiled model.
+    """
+
+    op: str
     ranks: int
     num_bytes: int
     provider: str
@@ -65,22 +74,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def format_costs(costs: Sequence[Cost]) -> str:
-    """The table; the last column is gloo's median over the row's."""
+    """The table; the last column is the median of the op by gloo over the row's."""
     gloo = {
-        (each.ranks, each.num_bytes): each.median_us for each in costs if each.provider == "gloo"
+        (each.op, each.ranks, each.num_bytes): each.median_us
+        for each in costs
+        if each.provider == "gloo"
     }
     rows = [
         [
+            each.op,
             each.provider,
             str(each.ranks),
             str(each.num_bytes),
             number(each.median_us),
             number(each.p95_us),
-            number(gloo[each.ranks, each.num_bytes] / each.median_us),
+            number(gloo[each.op, each.ranks, each.num_bytes] / each.median_us),
         ]
         for each in costs
     ]
-    return format_table(("provider", "ranks", "bytes", "median us", "p95 us", "x gloo"), rows)
+    header = ("op", "provider", "ranks", "bytes", "median us", "p95 us", "x gloo")
+    return format_table(header, rows)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -132,7 +145,6 @@ def _measure(options: argparse.Namespace) -> list[Cost]:
     from torch import distributed  # noqa: PLC0415
 
     from ir_core import groups  # noqa: PLC0415
-    from ir_kernels.all_reduce import gloo, shm  # noqa: PLC0415
 
     rank, (ranks,) = options.child, options.ranks
     torch.set_num_threads(max(1, num_cpus() // ranks))
@@ -146,20 +158,20 @@ def _measure(options: argparse.Namespace) -> list[Cost]:
     segment = open_segment(options.segment, "tp", rank, ranks)
     transports: dict[str, Any] = {"gloo": distributed.group.WORLD, "shm": segment}
     groups.set_group(groups.Group("tp", rank, ranks, transports))
-    contenders: dict[str, Callable[[Any], Any]] = {
-        "shm": shm.all_reduce,
-        "gloo": gloo.all_reduce,
-        "torch": distributed.all_reduce,
-    }
     costs: list[Cost] = []
     with torch.inference_mode():
         for num_bytes in options.bytes:
-            x = torch.zeros(num_bytes // 2, dtype=torch.bfloat16)
-            for provider, call in contenders.items():
-                distributed.barrier()
-                times = _times(call, x, options.calls)
-                figures = (percentile(times, 50) or 0.0, percentile(times, 95) or 0.0)
-                costs.append(Cost(ranks, num_bytes, provider, *figures))
+            count = num_bytes // 2
+            x = torch.zeros(count, dtype=torch.bfloat16).view(-1, math.gcd(count, _MOST_HIDDEN))
+            for op, contenders in (
+                ("all_reduce", _sums()),
+                ("all_reduce_add_rms_norm", _sums_with_norm(x)),
+            ):
+                for provider, call in contenders.items():
+                    distributed.barrier()
+                    times = _times(call, x, options.calls)
+                    figures = (percentile(times, 50) or 0.0, percentile(times, 95) or 0.0)
+                    costs.append(Cost(op, ranks, num_bytes, provider, *figures))
     # A process group that is destroyed late, or while other ranks still use it, aborts the process.
     distributed.barrier()
     groups.unset_group("tp")
@@ -167,6 +179,29 @@ def _measure(options: argparse.Namespace) -> list[Cost]:
     segment.close()
     distributed.destroy_process_group()
     return costs
+
+
+def _sums() -> dict[str, Callable[[Any], Any]]:
+    from torch import distributed  # noqa: PLC0415
+
+    from ir_kernels.all_reduce import gloo, shm  # noqa: PLC0415
+
+    return {"shm": shm.all_reduce, "gloo": gloo.all_reduce, "torch": distributed.all_reduce}
+
+
+def _sums_with_norm(x: Any) -> dict[str, Callable[[Any], Any]]:
+    import torch  # noqa: PLC0415
+
+    from ir_kernels.all_reduce.shm import all_reduce  # noqa: PLC0415
+    from ir_kernels.all_reduce_add_rms_norm import gloo, shm  # noqa: PLC0415
+    from ir_kernels.fused_add_rms_norm.vllm_c import fused_add_rms_norm  # noqa: PLC0415
+
+    rest = (torch.ones_like(x), torch.ones_like(x[0]), 1e-5)
+    return {
+        "shm": lambda x: shm.all_reduce_add_rms_norm(x, *rest),
+        "two ops": lambda x: fused_add_rms_norm(all_reduce(x), *rest),
+        "gloo": lambda x: gloo.all_reduce_add_rms_norm(x, *rest),
+    }
 
 
 def _times(call: Callable[[Any], Any], x: Any, num_calls: int) -> list[float]:

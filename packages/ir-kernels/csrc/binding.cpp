@@ -10,6 +10,7 @@
 
 #include "isa_select.h"
 #include "kernels.h"
+#include "norm_args.h"
 #include "share_rows.h"
 #include "tensor_rows.h"
 
@@ -17,7 +18,6 @@ namespace ir_kernels {
 namespace {
 
 // Elements below which a second thread costs more than it saves.
-constexpr int64_t kNormGrain = 32768;
 constexpr int64_t kSiluGrain = 8192;
 
 int64_t last_size(const Tensor& tensor) { return tensor.size(tensor.dim() - 1); }
@@ -47,7 +47,8 @@ int64_t clamped(std::optional<int64_t> variance_size, int64_t hidden) {
   return std::clamp<int64_t>(size < 0 ? size + hidden : size, 0, hidden);
 }
 
-// `weight` is dense, and outlives the result.
+}  // namespace
+
 NormArgs norm_args(const Tensor& x, const std::optional<Tensor>& weight, double epsilon,
                    std::optional<int64_t> variance_size) {
   NormArgs args{};
@@ -64,6 +65,8 @@ NormArgs norm_args(const Tensor& x, const std::optional<Tensor>& weight, double 
   args.weight = weight->data_ptr();
   return args;
 }
+
+namespace {
 
 Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, double epsilon,
                 std::optional<int64_t> variance_size) {

@@ -31,6 +31,17 @@ struct NormArgs {
   float epsilon;
 };
 
+// Dense rows. `residual` becomes the sum of all parts plus `added`, `out` its norm; the rows of
+// `norm` are unused.
+struct SumNormArgs {
+  NormArgs norm;
+  const void* const* parts;
+  int num_parts;
+  const void* added;
+  void* residual;
+  void* out;
+};
+
 // x rows hold gate then up, 2 * size elements; out rows hold size elements.
 struct SiluArgs {
   Dtype dtype;
@@ -219,6 +230,7 @@ struct KernelTable {
   const char* isa;
   void (*rms_norm)(const NormArgs&, int64_t begin, int64_t end);
   void (*fused_add_rms_norm)(const NormArgs&, int64_t begin, int64_t end);
+  void (*sum_add_rms_norm)(const SumNormArgs&, int64_t begin, int64_t end);
   void (*silu_and_mul)(const SiluArgs&, int64_t begin, int64_t end);
   void (*rotary_embedding)(const RotaryArgs&, int64_t begin, int64_t end);
   void (*qk_norm_rope)(const QkNormRopeArgs&, int64_t begin, int64_t end);

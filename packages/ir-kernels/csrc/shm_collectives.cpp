@@ -11,25 +11,17 @@
 #include <string>
 #include <vector>
 
-#include "shm_segment.h"
+#include "shm_open_segments.h"
+#include "shm_reduce.h"
 #include "shm_sum.h"
 #include "tensor_rows.h"
 
 namespace ir_kernels {
 namespace {
 
-enum Op : uint32_t { kAllReduce, kReduceScatter, kAllGather };
-
 // From so many bytes on, three and more ranks share the sum of a part out among themselves, for a
 // second step, instead of each forming all of it.
 constexpr int64_t kSharedSumBytes = 32768;
-
-// One collective at a time: threads of a rank take turns, in an order the program must make sure of.
-struct OpenSegment {
-  explicit OpenSegment(const ShmOptions& options) : segment(options) {}
-  ShmSegment segment;
-  std::mutex mutex;
-};
 
 struct Segments {
   std::mutex mutex;
@@ -42,6 +34,8 @@ Segments& segments() {
   return all;
 }
 
+}  // namespace
+
 std::shared_ptr<OpenSegment> segment_of(int64_t handle) {
   Segments& all = segments();
   const std::lock_guard lock(all.mutex);
@@ -50,11 +44,14 @@ std::shared_ptr<OpenSegment> segment_of(int64_t handle) {
   return found->second;
 }
 
+namespace {
+
 int64_t shm_open_segment(const std::string& name, const std::string& axis, int64_t rank,
                          int64_t size, int64_t slot_bytes, double open_timeout_s,
-                         double timeout_s) {
+                         double timeout_s, bool has_engine) {
   const ShmOptions options{name,       axis,           static_cast<int>(rank), static_cast<int>(size),
-                           slot_bytes, open_timeout_s, timeout_s};
+                           slot_bytes, open_timeout_s, timeout_s,
+                           has_engine};
   auto opened = std::make_shared<OpenSegment>(options);
   Segments& all = segments();
   const std::lock_guard lock(all.mutex);
@@ -72,20 +69,14 @@ void shm_close_segment(int64_t handle) {
   all.by_handle.erase(found);
 }
 
-// Elements that lie in a row, and what they are.
-struct Span {
-  Dtype dtype;
-  int64_t element_bytes;
-  const char* data;
-  int64_t count;
-};
+}  // namespace
 
 Span span_of(const Tensor& x) {
   const Dtype dtype = checked_dtype(x, "x");
   return {dtype, dtype == Dtype::f32 ? 4 : 2, static_cast<const char*>(x.data_ptr()), x.numel()};
 }
 
-Descriptor describe(Op op, const Tensor& x, int64_t num_tokens = -1) {
+Descriptor describe(ShmOp op, const Tensor& x, int64_t num_tokens) {
   Descriptor what{};
   what.op = op;
   what.dtype = static_cast<uint32_t>(checked_dtype(x, "x"));
@@ -96,6 +87,8 @@ Descriptor describe(Op op, const Tensor& x, int64_t num_tokens = -1) {
   for (int64_t i = 0; i < x.dim(); ++i) what.sizes[i] = x.size(i);
   return what;
 }
+
+namespace {
 
 Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
 
@@ -130,12 +123,22 @@ void sum_slots(const ShmSegment& segment, const Span& x, char* out, int64_t offs
   sum_parts()(x.dtype, out, parts, segment.size(), count);
 }
 
+}  // namespace
+
+bool shares_sum(const ShmSegment& segment, int64_t bytes) {
+  return segment.size() > 2 && bytes >= kSharedSumBytes;
+}
+
+void hand_over(ShmSegment& segment, Descriptor& what, const Span& x, int64_t begin, int64_t count) {
+  copy(segment.next_slot(), x.data + begin * x.element_bytes, count * x.element_bytes);
+  segment.exchange(what);
+}
+
 void reduce_part(ShmSegment& segment, Descriptor& what, const Span& x, int64_t begin, int64_t count,
                  char* out) {
-  const int64_t bytes = count * x.element_bytes;
-  copy(segment.next_slot(), x.data + begin * x.element_bytes, bytes);
-  segment.exchange(what);
-  if (segment.size() == 2 || bytes < kSharedSumBytes) return sum_slots(segment, x, out, 0, count);
+  hand_over(segment, what, x, begin, count);
+  if (!shares_sum(segment, count * x.element_bytes))
+    return sum_slots(segment, x, out, 0, count);
   // Stretches of whole cache lines, so that no two ranks write to one.
   const int64_t stretch = ((count + segment.size() - 1) / segment.size() + 31) / 32 * 32;
   const auto length = [&](int r) {
@@ -147,6 +150,8 @@ void reduce_part(ShmSegment& segment, Descriptor& what, const Span& x, int64_t b
   for (int r = 0; r < segment.size(); ++r)
     copy(out + r * stretch * x.element_bytes, segment.slot(r), length(r) * x.element_bytes);
 }
+
+namespace {
 
 Tensor shm_all_reduce(int64_t handle, const Tensor& x) {
   Descriptor what = describe(kAllReduce, x);
@@ -237,7 +242,7 @@ Tensor shm_all_gather(int64_t handle, const Tensor& x, int64_t num_tokens) {
 STABLE_TORCH_LIBRARY_FRAGMENT(ir_kernels_c, m) {
   m.def(
       "shm_open(str name, str axis, int rank, int size, int slot_bytes, float open_timeout_s, "
-      "float timeout_s) -> int");
+      "float timeout_s, bool has_engine=False) -> int");
   m.def("shm_close(int handle) -> ()");
   m.def("shm_all_reduce(int handle, Tensor x) -> Tensor");
   m.def("shm_reduce_scatter(int handle, Tensor x) -> Tensor");

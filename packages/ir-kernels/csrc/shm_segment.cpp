@@ -33,6 +33,10 @@ constexpr int64_t kLeastSlotBytes = 64 * kMostRanks;  // a cache line for each r
 // the one waited for may need this very core.
 constexpr int kLongSpins = 5000;
 constexpr int kShortSpins = 50;
+// Messages come steps of milliseconds apart, and the engine is one more than there are cores for: an
+// order and replies of 1 KB, 2 ranks on 2 cores, take 40 us with up to 50 pauses, 48 with 150, 87
+// with 600.
+constexpr int kMessageSpins = kShortSpins;
 // Between looks at whether the one waited for still lives.
 constexpr long kSliceNs = 50'000'000;
 constexpr int kOpen = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
@@ -48,8 +52,8 @@ void pause_briefly() {
 }
 
 // Returns when the word is woken, is no longer `value`, or after a slice.
-void futex_wait(std::atomic<uint32_t>& word, uint32_t value) {
-  const timespec slice{0, kSliceNs};
+void futex_wait(std::atomic<uint32_t>& word, uint32_t value, long slice_ns = kSliceNs) {
+  const timespec slice{0, slice_ns};
   syscall(SYS_futex, &word, FUTEX_WAIT, value, &slice, nullptr, 0);
 }
 
@@ -118,6 +122,7 @@ struct alignas(128) ShmSegment::Seat {
   int32_t pid;
   uint64_t start;
   Descriptor what[2];
+  int64_t message_bytes[2];
 };
 
 ShmSegment::ShmSegment(const ShmOptions& options) : options_(options) {
@@ -139,6 +144,7 @@ ShmSegment::ShmSegment(const ShmOptions& options) : options_(options) {
                rounded_up(static_cast<int64_t>(sizeof(Seat)) * options.size, kPage) +
                2 * options_.slot_bytes * options.size;
   is_visible_ = std::make_unique<bool[]>(options.size);
+  taken_ = std::make_unique<uint32_t[]>(options.size);
   try {
     options.rank == 0 ? create() : attach();
     take_seat();
@@ -178,6 +184,61 @@ void ShmSegment::exchange(Descriptor& what) {
   for (int r = 0; r < options_.size; ++r)
     if (r != options_.rank) check_same(r, what);
   ++what.part;
+}
+
+void ShmSegment::post_message(const void* data, int64_t num_bytes) {
+  check_unbroken();
+  if (num_bytes < 0 || num_bytes > options_.slot_bytes)
+    throw std::runtime_error(subject() + ": a message of " + std::to_string(num_bytes) +
+                             " bytes does not fit in a slot of " +
+                             std::to_string(options_.slot_bytes));
+  if (num_bytes > 0) std::memcpy(next_slot(), data, num_bytes);
+  ++step_;
+  seat(options_.rank).message_bytes[step_ % 2] = num_bytes;
+  announce_step();
+}
+
+bool ShmSegment::wait_for_messages(int first, int last, double timeout_s,
+                                   const std::string& late) {
+  if (first < 0 || first > last || last > options_.size)
+    throw std::runtime_error(subject() + ": a wait for ranks " + std::to_string(first) +
+                             " to before " + std::to_string(last));
+  check_unbroken();
+  const auto begin = Clock::now();
+  for (int r = first; r < last; ++r) {
+    for (int i = 0; i < kMessageSpins && !has_message(r); ++i) pause_briefly();
+    while (!has_message(r)) {
+      const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
+      const bool is_late = waited >= timeout_s;
+      // Of all that are yet to come: the one waited for may itself wait for one that is gone.
+      std::string failure = gone_before_message(r, last, waited * 1e9 > kSliceNs / 2);
+      if (failure.empty() && is_late) failure = late_for_message(r, last, late);
+      if (!failure.empty()) break_off(failure);
+      check_unbroken();
+      if (is_late) return false;
+      wait_slice(r, timeout_s - waited);
+    }
+  }
+  return true;
+}
+
+ShmSegment::Message ShmSegment::take_message(int rank) {
+  const uint32_t number = ++taken_[rank];
+  const int64_t num_bytes = seat(rank).message_bytes[number % 2];
+  if (num_bytes < 0 || num_bytes > options_.slot_bytes)  // memory that others write to
+    throw std::runtime_error(subject() + ": " + name_of(rank) + " sent a message of " +
+                             std::to_string(num_bytes) + " bytes");
+  return {slot_at(rank, number), num_bytes};
+}
+
+void ShmSegment::break_off(const std::string& reason) {
+  uint32_t whole = 0;
+  if (header().broken.compare_exchange_strong(whole, 1)) {
+    std::snprintf(header().reason, sizeof header().reason, "%s (told by %s)", reason.c_str(),
+                  name_of(options_.rank).c_str());
+    header().broken.store(2, std::memory_order_release);
+  }
+  for (int r = 0; r < options_.size; ++r) futex_wake(seat(r).posted);
 }
 
 ShmSegment::Header& ShmSegment::header() const { return *reinterpret_cast<Header*>(memory_); }
@@ -276,7 +337,7 @@ void ShmSegment::wait_for_seats() {
   for (int r = 0; r < options_.size; ++r) {
     while (seat(r).is_taken.load(std::memory_order_acquire) != 2) {
       if (Clock::now() > deadline)
-        throw std::runtime_error(subject() + ": rank " + std::to_string(r) +
+        throw std::runtime_error(subject() + ": " + name_of(r) +
                                  " did not open the segment within " +
                                  seconds(options_.open_timeout_s));
       const timespec moment{0, 1'000'000};
@@ -289,6 +350,11 @@ void ShmSegment::wait_for_seats() {
 void ShmSegment::post(const Descriptor& what) {
   Seat& mine = seat(options_.rank);
   mine.what[step_ % 2] = what;
+  announce_step();
+}
+
+void ShmSegment::announce_step() {
+  Seat& mine = seat(options_.rank);
   // Sequentially consistent, as the waiter's count and second look are: one of the two sees.
   mine.posted.store(step_);
   if (mine.waiters.load() != 0) futex_wake(mine.posted);
@@ -330,11 +396,54 @@ void ShmSegment::check_same(int rank, const Descriptor& what) {
 }
 
 void ShmSegment::check_whole(const Descriptor& what) const {
-  const uint32_t broken = header().broken.load(std::memory_order_acquire);
-  if (broken == 0) return;
-  const std::string reason = broken == 2 ? header().reason : "a failure of which no more is known";
+  const std::string reason = broken_reason();
+  if (reason.empty()) return;
   throw std::runtime_error("#" + std::to_string(what.sequence) + ": the group is broken since " +
                            reason);
+}
+
+void ShmSegment::check_unbroken() const {
+  const std::string reason = broken_reason();
+  if (!reason.empty()) throw std::runtime_error("the channel is broken: " + reason);
+}
+
+std::string ShmSegment::broken_reason() const {
+  const std::atomic<uint32_t>& broken = header().broken;
+  if (broken.load(std::memory_order_acquire) == 0) return "";
+  for (int i = 0; i < 1000 && broken.load(std::memory_order_acquire) == 1; ++i) sched_yield();
+  return broken.load(std::memory_order_acquire) == 2 ? header().reason
+                                                     : "a failure of which no more is known";
+}
+
+bool ShmSegment::has_message(int rank) const {
+  return seat(rank).posted.load(std::memory_order_acquire) != taken_[rank];
+}
+
+std::string ShmSegment::gone_before_message(int first, int last, bool looks_for_deaths) const {
+  for (int r = first; r < last; ++r) {
+    const bool has_left = seat(r).has_left.load() != 0;
+    const bool is_gone = has_left || (looks_for_deaths && has_died(r));
+    if (is_gone && !has_message(r))  // after the looks: what it posted before it went counts
+      return name_of(r) + (has_left ? " has left" : " has died");
+  }
+  return "";
+}
+
+std::string ShmSegment::late_for_message(int first, int last, const std::string& late) const {
+  if (late.empty()) return "";
+  std::string names;
+  for (int r = first; r < last; ++r)
+    if (!has_message(r)) names += (names.empty() ? "" : " and ") + name_of(r);
+  return names.empty() ? "" : names + " " + late;
+}
+
+void ShmSegment::wait_slice(int rank, double left_s) {
+  Seat& theirs = seat(rank);
+  const double left_ns = left_s * 1e9;
+  theirs.waiters.fetch_add(1);
+  futex_wait(theirs.posted, taken_[rank],
+             left_ns < kSliceNs ? std::max(1L, static_cast<long>(left_ns)) : kSliceNs);
+  theirs.waiters.fetch_sub(1);
 }
 
 bool ShmSegment::has_died(int rank) const {
@@ -357,8 +466,16 @@ void ShmSegment::fail(const Descriptor& what, const std::string& reason) {
 std::string ShmSegment::path() const { return "/dev/shm" + options_.name; }
 
 std::string ShmSegment::subject() const {
+  if (options_.has_engine)
+    return "the channel of the engine and " + std::to_string(options_.size - 1) + " ranks, " +
+           name_of(options_.rank);
   return "`shm` over axis `" + options_.axis + "`, rank " + std::to_string(options_.rank) + " of " +
          std::to_string(options_.size);
+}
+
+std::string ShmSegment::name_of(int rank) const {
+  const bool is_engine = options_.has_engine && rank == options_.size - 1;
+  return is_engine ? "the engine" : "rank " + std::to_string(rank);
 }
 
 }  // namespace ir_kernels
@@ -380,6 +497,10 @@ void ShmSegment::begin(Descriptor&) {}
 char* ShmSegment::next_slot() const { return nullptr; }
 void ShmSegment::exchange(Descriptor&) {}
 const char* ShmSegment::slot(int) const { return nullptr; }
+void ShmSegment::post_message(const void*, int64_t) {}
+bool ShmSegment::wait_for_messages(int, int, double, const std::string&) { return false; }
+ShmSegment::Message ShmSegment::take_message(int) { return {nullptr, 0}; }
+void ShmSegment::break_off(const std::string&) {}
 
 }  // namespace ir_kernels
 

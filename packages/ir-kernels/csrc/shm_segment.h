@@ -3,6 +3,11 @@
 // A step: a rank fills its slot, posts the number of the step with a descriptor of what it takes
 // part in, and waits until all have posted. Slots alternate: whoever has posted step n has read all
 // of step n - 1, so when all have, the slots of step n - 1 are free for step n + 1.
+//
+// A segment serves either steps or messages, which wait for nobody. Of those each rank has a row of
+// its own, in the same two slots: message n + 2 may be posted once all readers have message n. An
+// engine that posts, is answered by every rank, and takes all answers before it posts again makes
+// sure of that on both sides, and even message n + 1 then meets no reader of message n.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +30,8 @@ struct Descriptor {
   int64_t sizes[kMostDims];
 };
 
-constexpr const char* kShmOps[] = {"all_reduce", "reduce_scatter", "all_gather"};
+constexpr const char* kShmOps[] = {"all_reduce", "reduce_scatter", "all_gather",
+                                  "all_reduce_add_rms_norm"};
 constexpr const char* kShmDtypes[] = {"float32", "bfloat16", "float16"};
 
 struct ShmOptions {
@@ -36,6 +42,7 @@ struct ShmOptions {
   int64_t slot_bytes;
   double open_timeout_s;  // until all ranks are there
   double timeout_s;       // of a step
+  bool has_engine = false;  // the last rank is none, but the engine that gives the others orders
 };
 
 class ShmSegment {
@@ -64,6 +71,28 @@ class ShmSegment {
 
   const char* slot(int rank) const;
 
+  // A message, where it lies until its sender posts the one after the next.
+  struct Message {
+    const char* data;
+    int64_t num_bytes;
+  };
+
+  // Posts a message of at most `slot_bytes()`, and waits for nobody.
+  // Throws std::runtime_error, as the other calls about messages do, if the segment is broken.
+  void post_message(const void* data, int64_t num_bytes);
+
+  // Waits until each rank from `first` to before `last` has a message that was not taken; the
+  // timeout may be infinite. Breaks the segment and throws if one has died or left without. At the
+  // timeout it does the same to those that `late` is then said of, and returns false if that is "".
+  bool wait_for_messages(int first, int last, double timeout_s, const std::string& late);
+
+  // The message that was waited for.
+  Message take_message(int rank);
+
+  // Breaks the segment for all ranks, from any thread; what waits for messages throws `reason`. The
+  // first reason stays.
+  void break_off(const std::string& reason);
+
  private:
   struct Header;
   struct Seat;
@@ -77,13 +106,21 @@ class ShmSegment {
   void take_seat();
   void wait_for_seats();
   void post(const Descriptor& what);
+  void announce_step();
   void wait_for(int rank, const Descriptor& what);
   void check_same(int rank, const Descriptor& what);
   void check_whole(const Descriptor& what) const;
+  void check_unbroken() const;
+  std::string broken_reason() const;
+  bool has_message(int rank) const;
+  std::string gone_before_message(int first, int last, bool looks_for_deaths) const;
+  std::string late_for_message(int first, int last, const std::string& late) const;
+  void wait_slice(int rank, double left_s);
   bool has_died(int rank) const;
   [[noreturn]] void fail(const Descriptor& what, const std::string& reason);
   std::string path() const;
   std::string subject() const;
+  std::string name_of(int rank) const;
 
   ShmOptions options_;
   char* memory_ = nullptr;
@@ -92,6 +129,7 @@ class ShmSegment {
   uint64_t sequence_ = 0;
   uint32_t step_ = 0;
   int spins_ = 0;
+  std::unique_ptr<uint32_t[]> taken_;   // the last message taken of each rank
   std::unique_ptr<bool[]> is_visible_;  // whether /proc shows a rank's process here
 };
 

@@ -7,12 +7,15 @@ from ir_core import testing
 
 SHIPPED = (
     "all_gather",
+    "all_gather_linear",
     "all_reduce",
+    "all_reduce_add_rms_norm",
     "embedding",
     "embedding_w8a16",
     "fused_add_rms_norm",
     "gelu_and_mul",
     "linear",
+    "linear_reduce_scatter",
     "linear_w4a16",
     "linear_w8a16",
     "paged_attention",

@@ -253,6 +253,14 @@ def test_ranks_of_an_axis_are_a_factor_and_which_of_them_this_is_is_not() -> Non
     assert key() != first
 
 
+def test_transports_of_an_axis_are_a_factor_for_providers_are_chosen_by_them() -> None:
+    with scoped_groups(Group("tp", 0, 2, {"shm": object()})):
+        shm = factors_of(request())
+    with scoped_groups(Group("tp", 0, 2, {"gloo": object()})):
+        gloo = factors_of(request())
+    assert {name for name in shm if shm[name] != gloo[name]} == {"transports"}
+
+
 def test_changed_compiler_options_are_a_factor() -> None:
     before = key()
     from torch._inductor import config

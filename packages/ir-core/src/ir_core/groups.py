@@ -77,9 +77,20 @@ class Group:
             ) from None
 
 
-_lock = threading.Lock()
-_groups: Mapping[str, Group] = {}
-_listeners: tuple[Callable[[], None], ...] = ()
+class _Axes:
+    """What each axis means now; a fresh mapping with each change, so that readers keep theirs.
+
+    An object of its own, whose contents no fingerprint reads: what a graph depends on, the sizes,
+    is told by `axis_sizes`, and the rest differs between ranks that share their code.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.groups: Mapping[str, Group] = {}
+        self.listeners: tuple[Callable[[], None], ...] = ()
+
+
+_axes = _Axes()
 
 
 def set_group(group: Group) -> None:
@@ -94,7 +105,7 @@ def unset_group(axis: str) -> None:
 
 def get_group(axis: str) -> Group:
     """The group of an axis; a world of one rank if nobody set it."""
-    group = _groups.get(axis)
+    group = _axes.groups.get(axis)
     return Group(axis, 0, 1) if group is None else group
 
 
@@ -104,22 +115,29 @@ def require_group(axis: str) -> Group:
     Raises:
         UnknownAxisError: nobody set one; names the axes that are there.
     """
-    group = _groups.get(axis)
+    group = _axes.groups.get(axis)
     if group is None:
-        known = suggest(axis, _groups) if _groups else "no axis was set in this process."
+        known = suggest(axis, _axes.groups) if _axes.groups else "no axis was set in this process."
         raise UnknownAxisError(f"No group of ranks for axis `{axis}`; {known}")
     return group
 
 
 def axis_sizes() -> Mapping[str, int]:
     """Ranks of each axis that was set, in order of names: what graphs depend on."""
-    return MappingProxyType({axis: _groups[axis].size for axis in sorted(_groups)})
+    groups = _axes.groups
+    return MappingProxyType({axis: groups[axis].size for axis in sorted(groups)})
+
+
+def axis_transports() -> Mapping[str, tuple[str, ...]]:
+    """Names of the transports of each axis that was set: what choices of providers rest on."""
+    found = {axis: tuple(sorted(group.transports)) for axis, group in _axes.groups.items()}
+    return MappingProxyType(dict(sorted(found.items())))
 
 
 @contextmanager
 def scoped_groups(*groups: Group) -> Generator[None]:
     """Set groups for a block, in the whole process, and restore what their axes meant before."""
-    before = {group.axis: _groups.get(group.axis) for group in groups}
+    before = {group.axis: _axes.groups.get(group.axis) for group in groups}
     _replace({group.axis: group for group in groups})
     try:
         yield
@@ -129,16 +147,13 @@ def scoped_groups(*groups: Group) -> Generator[None]:
 
 def subscribe(listener: Callable[[], None]) -> None:
     """Call `listener` after each change, as an op does that remembers who was chosen."""
-    global _listeners  # noqa: PLW0603
-    with _lock:
-        _listeners = (*_listeners, listener)
+    with _axes.lock:
+        _axes.listeners = (*_axes.listeners, listener)
 
 
 def _replace(changes: Mapping[str, Group | None]) -> None:
-    global _groups  # noqa: PLW0603
-    with _lock:
-        # A fresh dict: readers in other threads keep theirs.
-        merged = {**_groups, **changes}
-        _groups = {axis: group for axis, group in merged.items() if group is not None}
-    for listener in _listeners:
+    with _axes.lock:
+        merged = {**_axes.groups, **changes}
+        _axes.groups = {axis: group for axis, group in merged.items() if group is not None}
+    for listener in _axes.listeners:
         listener()

@@ -11,6 +11,7 @@ ExecutionMode = Literal["eager", "inductor"]
 EXECUTION_MODES: tuple[ExecutionMode, ...] = ("eager", "inductor")
 
 _COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
+_OVERLAPPED = ("linear_reduce_scatter", "all_gather_linear")
 # What Inductor cannot fuse or must not split: the same lists in eager mode and compiled.
 _CPU_PRODUCTS: Mapping[str, Sequence[str]] = {
     # `float32_gemm` runs only where torch has no fast 16-bit GEMM; there it is some times faster.
@@ -20,7 +21,8 @@ _CPU_PRODUCTS: Mapping[str, Sequence[str]] = {
         ("vllm_c", "native"),
     ),
     "sample_tokens": ("vllm_c", "native"),
-    **dict.fromkeys(_COLLECTIVES, ("shm", "gloo", "native")),
+    **dict.fromkeys((*_COLLECTIVES, *_OVERLAPPED), ("shm", "gloo", "native")),
+    "all_reduce_add_rms_norm": ("shm", "native"),  # others would do it in two steps
 }
 _KERNEL_OPS = (
     "rms_norm",
@@ -91,7 +93,10 @@ def builtin_platform() -> Platform:
 
 
 def _gpu(name: str, eager: Mapping[str, Sequence[str]]) -> Platform:
-    collectives = dict.fromkeys(_COLLECTIVES, ("nccl", "native"))
+    collectives = {
+        **dict.fromkeys(_COLLECTIVES, ("nccl", "native")),
+        **dict.fromkeys(_OVERLAPPED, ("symm_mem", "native")),
+    }
     inductor = _norms_and_activations("native")
     return BuiltinPlatform(name, {**eager, **collectives}, {**inductor, **collectives})
 

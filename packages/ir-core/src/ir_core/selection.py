@@ -87,6 +87,15 @@ class SelectionLog:
         if calls == 0:
             _log(selection, named)
 
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def adopt(self, rows: Iterable[ExecutedSelection]) -> None:
+        """Show what another process has executed, in place of what it had before."""
+        with self._lock:
+            for row in rows:
+                self._calls[row.op, row.provider, row.layout, row.rejections] = row.calls
+
     def rows(self) -> tuple[ExecutedSelection, ...]:
         """All rows, ordered by op and then by first execution."""
         with self._lock:

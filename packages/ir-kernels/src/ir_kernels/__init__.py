@@ -6,11 +6,14 @@ Importing registers nothing; `register` does, and is what the entry point calls.
 import ir_core as ir
 from ir_kernels import (
     all_gather,
+    all_gather_linear,
     all_reduce,
+    all_reduce_add_rms_norm,
     embedding,
     embedding_w8a16,
     fused_add_rms_norm,
     linear,
+    linear_reduce_scatter,
     linear_w4a16,
     linear_w8a16,
     paged_attention,
@@ -42,5 +45,8 @@ def register(registry: ir.Registry | None = None) -> None:
     paged_attention.register(ops["paged_attention"])
     sample_tokens.register(ops["sample_tokens"])
     all_reduce.register(ops["all_reduce"])
+    all_reduce_add_rms_norm.register(ops["all_reduce_add_rms_norm"])
     reduce_scatter.register(ops["reduce_scatter"])
     all_gather.register(ops["all_gather"])
+    linear_reduce_scatter.register(ops["linear_reduce_scatter"])
+    all_gather_linear.register(ops["all_gather_linear"])

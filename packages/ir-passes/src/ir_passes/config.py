@@ -165,7 +165,7 @@ class PassConfig(ConfigModel):
     fuse_act_quant: bool | None = None
     """Fuse an activation with the quantisation that follows it."""
     fuse_allreduce_rms: bool | None = None
-    """Fuse all_reduce, residual add and norm."""
+    """Fuse all_reduce, residual add and norm; on unless it is false."""
     enable_qk_norm_rope_fusion: bool | None = None
     """Fuse the norms of query and key heads with their rotation; on unless it is false."""
     enable_sp: bool | None = None

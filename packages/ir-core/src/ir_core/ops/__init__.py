@@ -9,9 +9,11 @@ from ir_core.default_registry import registry
 from ir_core.errors import UnknownOpError
 from ir_core.op import IrOp
 from ir_core.ops.activation import gelu_and_mul, silu_and_mul
+from ir_core.ops.all_reduce_add_rms_norm import all_reduce_add_rms_norm
 from ir_core.ops.collectives import all_gather, all_reduce, reduce_scatter
 from ir_core.ops.embedding import embedding, embedding_w8a16
 from ir_core.ops.linear import linear
+from ir_core.ops.overlapped_linear import all_gather_linear, linear_reduce_scatter
 from ir_core.ops.paged_attention import paged_attention
 from ir_core.ops.qk_norm_rope import qk_norm_rope
 from ir_core.ops.quantized_linear import linear_w4a16, linear_w8a16
@@ -21,12 +23,15 @@ from ir_core.ops.sampling import sample_tokens
 
 __all__ = [
     "all_gather",
+    "all_gather_linear",
     "all_reduce",
+    "all_reduce_add_rms_norm",
     "embedding",
     "embedding_w8a16",
     "fused_add_rms_norm",
     "gelu_and_mul",
     "linear",
+    "linear_reduce_scatter",
     "linear_w4a16",
     "linear_w8a16",
     "paged_attention",

@@ -29,7 +29,7 @@ def all_reduce(x: Tensor, group: str = "tp") -> Tensor:
     Raises:
         CollectiveError: a rank did not come, died, or came with something else; names it.
     """
-    _check_alone("all_reduce", group)
+    refuse_several_ranks("all_reduce", group)
     return x.clone(memory_format=torch.contiguous_format)
 
 
@@ -40,7 +40,7 @@ def reduce_scatter(x: Tensor, group: str = "tp") -> Tensor:
     Rows are dealt in order of ranks; those past T are zero, so padding never leaks. The sum and
     the errors are those of `all_reduce`.
     """
-    _check_alone("reduce_scatter", group)
+    refuse_several_ranks("reduce_scatter", group)
     return x.clone(memory_format=torch.contiguous_format)
 
 
@@ -51,8 +51,19 @@ def all_gather(x: Tensor, num_tokens: int, group: str = "tp") -> Tensor:
     A new contiguous tensor. `num_tokens` is at most world * rows; more is a RuntimeError. The other
     errors are those of `all_reduce`.
     """
-    _check_alone("all_gather", group)
+    refuse_several_ranks("all_gather", group)
     return x.narrow(0, 0, num_tokens).clone(memory_format=torch.contiguous_format)
+
+
+def refuse_several_ranks(op: str, axis: str) -> None:
+    """Raise CollectiveError, naming what reaches them, unless the axis is a world of one rank."""
+    group = groups.get_group(axis)
+    if group.size > 1:
+        raise CollectiveError(
+            f"`{op}` by native over axis `{axis}`, rank {group.rank} of {group.size}: native is a "
+            f"world of one rank. Put a provider that reaches the others first, such as `shm` or "
+            f"`gloo`, and see `ir explain {op}` for why it was passed over."
+        )
 
 
 @all_reduce.register_fake
@@ -97,16 +108,6 @@ def _all_gather_inputs(
 ) -> tuple[Any, ...]:
     (x,) = _all_reduce_inputs(num_tokens=num_tokens + padding, dtype=dtype, **shape)
     return x, num_tokens
-
-
-def _check_alone(op: str, axis: str) -> None:
-    group = groups.get_group(axis)
-    if group.size > 1:
-        raise CollectiveError(
-            f"`{op}` by native over axis `{axis}`, rank {group.rank} of {group.size}: native is a "
-            f"world of one rank. Put a provider that reaches the others first, such as `shm` or "
-            f"`gloo`, and see `ir explain {op}` for why it was passed over."
-        )
 
 
 for _op in (all_reduce, reduce_scatter, all_gather):

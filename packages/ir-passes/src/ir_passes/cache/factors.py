@@ -25,7 +25,7 @@ from torch import Tensor
 import ir_core
 import ir_passes
 from ir_core import registry
-from ir_core.groups import axis_sizes
+from ir_core.groups import axis_sizes, axis_transports
 from ir_passes.backends.registry import GROUP as BACKENDS
 from ir_passes.cache.constants import describe_constant
 from ir_passes.cache.manifest import Factors
@@ -82,6 +82,7 @@ def factors_of(request: CompileRequest) -> Factors:
         "compiler options": _compiler_options(),
         "plug-ins": _plugins(),
         "axes": json.dumps(dict(axis_sizes())),
+        "transports": json.dumps(dict(axis_transports())),
         "platform": registry().platform().name,
         "execution mode": registry().priorities.mode,
         "batch invariance": str(registry().is_batch_invariant()),

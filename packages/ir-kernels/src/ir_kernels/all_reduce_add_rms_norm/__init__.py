@@ -1,0 +1,11 @@
+"""Kernels of `all_reduce_add_rms_norm`, one file per provider; two compose ops that are there."""
+
+from ir_core import IrOp
+from ir_kernels.all_reduce_add_rms_norm import gloo, nccl, shm
+
+
+def register(op: IrOp) -> None:
+    """Register every provider of this folder."""
+    shm.register(op)
+    gloo.register(op)
+    nccl.register(op)
