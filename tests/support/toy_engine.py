@@ -13,8 +13,9 @@ from torch import Tensor
 from serve_shim.engine.config import EngineConfig
 from serve_shim.engine.core import EngineCore
 from serve_shim.engine.output import CompletionDelta
-from serve_shim.engine.parts import EngineParts, assemble
+from serve_shim.engine.parts import EngineParts, assemble, cache_layout
 from serve_shim.engine.request import Request
+from serve_shim.engine.worker import Worker
 from serve_shim.models.attention_step import AttentionStep
 from serve_shim.models.model_config import ModelConfig
 from serve_shim.models.rope import RopeConfig
@@ -152,14 +153,15 @@ def toy_parts(
         "max_num_batched_tokens": 32,
         "max_queue": 64,
     }
+    config = EngineConfig(**{**defaults, **bounds})  # pyright: ignore[reportArgumentType]
+    layout = cache_layout(toy_config(), config.block_size, torch.float32)
     return assemble(
-        model or ToyModel(),
+        Worker(model or ToyModel(), config, layout),
         model_name="toy",
         model_config=toy_config(),
         tokenizer=tokenizer,  # pyright: ignore[reportArgumentType]
         eos_ids=(EOS,),
-        dtype=torch.float32,
-        config=EngineConfig(**{**defaults, **bounds}),  # pyright: ignore[reportArgumentType]
+        config=config,
     )
 
 

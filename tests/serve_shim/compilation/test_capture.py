@@ -15,7 +15,8 @@ from serve_shim.compilation.capture_counters import CaptureCounters
 from serve_shim.compilation.compilable_model import CompilableModel
 from serve_shim.compilation.graph_table import GraphKey, GraphTable, Uncaptured
 from serve_shim.engine.config import EngineConfig
-from serve_shim.engine.parts import EngineParts, assemble
+from serve_shim.engine.parts import EngineParts, assemble, cache_layout
+from serve_shim.engine.worker import Worker
 from serve_shim.loading import load_model
 from serve_shim.loading.load_model import LoadedModel
 from serve_shim.models.attention_step import AttentionStep
@@ -98,13 +99,13 @@ class Engine(NamedTuple):
 def engine(model: CompilableModel, loaded: LoadedModel) -> Engine:
     """A fresh engine; it binds fresh caches to the model."""
     spy = Spy(model)
+    layout = cache_layout(loaded.config, BOUNDS.block_size, torch.float32)
     parts = assemble(
-        spy,
+        Worker(spy, BOUNDS, layout),
         model_name="tiny",
         model_config=loaded.config,
         tokenizer=None,
         eos_ids=(),
-        dtype=torch.float32,
         config=BOUNDS,
     )
     return Engine(parts, spy)

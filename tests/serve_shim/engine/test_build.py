@@ -10,7 +10,6 @@ from pydantic import ByteSize
 from tiny_checkpoints import make_model
 
 from ir_passes.config import CacheMode, CompilationConfig
-from ir_passes.errors import CacheMissError
 from serve_shim.engine.build import build_engine, look_up
 from serve_shim.engine.stats_sink import NullSink, StepStats
 from serve_shim.engine.status import Phase, StartupStatus
@@ -112,8 +111,9 @@ def test_a_required_cache_without_an_entry_is_an_error_with_its_reasons(
 
 def test_a_look_up_compiles_nothing_whatever_the_mode_is(directory: Path, tmp_path: Path) -> None:
     config = required(tmp_path).model_copy(update={"cache_mode": CacheMode.RW})
-    with pytest.raises(CacheMissError, match="cache is empty"):
+    with pytest.raises(CompileCacheError, match="cache is empty") as error:
         look_up(small(directory, 2, compilation_config=config))
+    assert len(error.value.reasons) == 1
     assert not (tmp_path / "cache").exists()
 
 

@@ -4,7 +4,8 @@ from toy_engine import toy_parts
 from serve_shim.engine.config import EngineConfig
 from serve_shim.engine.request import Sequence
 from serve_shim.engine.slot_table import SlotTable
-from serve_shim.engine.step_buffers import StepBuffers, StepInputs
+from serve_shim.engine.step_buffers import StepBuffers
+from serve_shim.engine.step_memory import StepInputs
 from serve_shim.engine.step_plan import StepPlan
 from serve_shim.sampling.params import SamplingParams
 

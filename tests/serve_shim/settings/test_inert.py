@@ -23,13 +23,10 @@ SETTINGS = {n.path: n for n in walk(ROOT) if isinstance(n, Leaf | Table)}
 @pytest.mark.parametrize(
     "line",
     [
-        "-tp 2",
-        "--ray-address=auto",
         "--allow-pickle-weights",
         "-cc.mode=1",
         "-cc.mode=dynamo_trace_once",
         "--compilation-config '{\"mode\": 2}'",
-        "-cc.pass_config.sp_min_token_num=8",
         "-cc.autotune=on",
     ],
 )
@@ -44,7 +41,6 @@ def test_what_would_do_nothing_is_refused(line: str):
     "line",
     [
         "-tp 1",
-        "-cc.pass_config.sp_min_token_num=null",
         "--no-allow-pickle-weights",
     ],
 )
@@ -73,7 +69,10 @@ def test_what_is_already_so_is_accepted(line: str):
         "-cc.dynamic_shapes_config.type=backed",
         "-cc.dynamic_shapes_config.evaluate_guards",
         "-cc.dynamic_shapes_config.guards=rebuild",
+        "-tp 2",
+        "-tp 2 --ray-address=h:1 --allow-insecure-ray --heartbeat-timeout=3 --check-rank-tokens",
         "-cc.pass_config.enable_sp",
+        "-cc.pass_config.sp_min_token_num=8",
         "--disable-pass=a",
         "--pass-limit=0",
         "--verify-each-pass",
@@ -89,8 +88,17 @@ def test_what_the_compile_stack_acts_on_is_accepted(line: str):
 
 
 def test_a_refused_variable_is_named():
-    with pytest.raises(SettingsError, match=r"^`SERVE_SHIM_TENSOR_PARALLEL_SIZE`: "):
-        resolve([], {"SERVE_SHIM_TENSOR_PARALLEL_SIZE": "2"})
+    with pytest.raises(SettingsError, match=r"^`SERVE_SHIM_ALLOW_PICKLE_WEIGHTS`: "):
+        resolve([], {"SERVE_SHIM_ALLOW_PICKLE_WEIGHTS": "true"})
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["--ray-address=h:1", "--allow-insecure-ray", "--heartbeat-timeout=3", "--check-rank-tokens"],
+)
+def test_what_only_several_ranks_act_on_is_refused_for_one(flag: str):
+    with pytest.raises(SettingsError, match=r"acts? on several ranks only.*`--tp`"):
+        resolve([flag])
 
 
 def test_every_row_names_a_setting_or_a_section():

@@ -51,7 +51,8 @@ def test_every_misplaced_setting_is_named_at_once():
 
 def test_every_setting_is_read_by_the_engine_or_refused():
     package = Path(serve_shim.__file__).parent
-    folders = [package / "engine", package / "compilation", Path(ir_passes.__file__).parent]
+    ours = [package / name for name in ("engine", "compilation", "ranks")]
+    folders = [*ours, Path(ir_passes.__file__).parent]
     files = [package / "llm.py", *(file for each in folders for file in each.rglob("*.py"))]
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
     read = {n.attr for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Attribute)}

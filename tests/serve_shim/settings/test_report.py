@@ -28,8 +28,8 @@ def test_text_shows_every_value_with_its_source():
     assert 'rms_norm: ["a", "b"] # `--ir-op-priority.rms-norm`' in squeezed
     assert '# host: "127.0.0.1" # default' in squeezed
     assert '# backend: "inductor" # default' in squeezed
-    (ranks,) = [line for line in squeezed if line.startswith("# tensor_parallel_size: 1 # ")]
-    assert "not available yet" in ranks
+    (autotune,) = [line for line in squeezed if line.startswith('# autotune: "off" # ')]
+    assert "not available yet" in autotune
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ ServeShimError
 │   └── TokenizerError       3  its tokenizer or chat template
 ├── CompileCacheError        6  the compile cache: nothing fits under `require`, or it is not sound
 ├── EngineDeadError          5  the step loop ended; every request in flight has failed
+├── RanksError               7  the ranks cannot start: no Ray, an open one, or too little of it
+├── RankFailedError          5  a rank failed, or what holds the ranks; on a rank, that error's code
 ├── GenerationError          -  one request failed, through no fault of its own; the engine goes on
 └── RequestError             -  one request is wrong; the engine goes on
     ├── SamplingParamsError  -  a sampling parameter out of range
@@ -54,10 +56,36 @@ class EngineDeadError(ServeShimError):
 class CompileCacheError(ServeShimError):
     """The compile cache has nothing that fits where a miss is forbidden, or cannot be trusted.
 
-    The message has every reason, one a line.
+    The message has every reason, one a line; `reasons` has those of a miss.
     """
 
     exit_code = 6
+
+    def __init__(self, message: str, *, reasons: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.reasons = reasons
+
+
+class RanksError(ServeShimError):
+    """The ranks cannot start; the message has the reason, and figures where Ray lacks resources."""
+
+    exit_code = 7
+
+
+class RankFailedError(ServeShimError):
+    """A rank has failed, and all with it; the message is the root cause in one line.
+
+    `rank` is -1 where it is no rank that failed: Ray, or the supervisor of the ranks. `phase` is
+    what the ranks were doing. `exit_code` is that of the error raised on the rank, else 5.
+    """
+
+    exit_code = 5
+
+    def __init__(self, message: str, *, rank: int, phase: str, exit_code: int = 5) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.phase = phase
+        self.exit_code = exit_code
 
 
 class GenerationError(ServeShimError):

@@ -126,8 +126,10 @@ class LLM:
         return self.generate(prompts, sampling_params)
 
     def close(self) -> None:
-        """Free the weights and the cache; further calls raise `RuntimeError`."""
-        self._parts = None
+        """Free the weights and the cache, and end ranks; further calls raise `RuntimeError`."""
+        parts, self._parts = self._parts, None
+        if parts is not None and parts.workers is not None:
+            parts.workers.close()
 
     def __enter__(self) -> Self:
         return self

@@ -38,15 +38,18 @@ _COMPILER_FILES = "TORCHINDUCTOR_CACHE_DIR"
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
-def prepare_process(settings: Settings, environ: MutableMapping[str, str]) -> int:
+def prepare_process(
+    settings: Settings, environ: MutableMapping[str, str], threads: int | None = None
+) -> int:
     """Write to `environ` what torch and ir_core read when they are imported; return the threads.
 
-    Threads are `settings.threads`, else `OMP_NUM_THREADS`, else every core the process may use.
+    Threads are the argument, `settings.threads`, `OMP_NUM_THREADS`, or else every core the process
+    may use.
     Where torch keeps compiled code is a directory that nobody else can write: with the compile
     cache off it is new and removed at exit. Batch invariance is written in all its spellings, so
     that they cannot disagree. Raises SettingsError where `OMP_NUM_THREADS` is no positive number.
     """
-    threads = settings.threads or _inherited_threads(environ) or count_cores()
+    threads = threads or settings.threads or _inherited_threads(environ) or count_cores()
     environ["OMP_NUM_THREADS"] = str(threads)
     if "OMP_WAIT_POLICY" not in environ:
         environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
@@ -59,6 +62,26 @@ def prepare_process(settings: Settings, environ: MutableMapping[str, str]) -> in
     keep_freed_memory()
     raise_file_limit()
     return threads
+
+
+def prepare_rank(
+    settings: Settings,
+    environ: MutableMapping[str, str],
+    *,
+    threads: int,
+    interface: str | None,
+) -> None:
+    """Do as `prepare_process` does, for a rank whose ports belong on a network interface."""
+    prepare_process(settings, environ, threads)
+    if interface is not None:
+        environ["GLOO_SOCKET_IFNAME"] = interface  # by default gloo listens on all
+
+
+def make_temporary_directory(prefix: str) -> Path:
+    """A directory that is removed at exit."""
+    directory = Path(tempfile.mkdtemp(prefix=prefix))
+    _temporary.append(directory)
+    return directory
 
 
 def count_cores(cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP) -> int:
@@ -109,9 +132,7 @@ def _compiler_directory(environ: MutableMapping[str, str], *, is_kept: bool) -> 
             with PrivateDirectory.open(own) as above, above.make("inductor") as directory:
                 os.fchmod(directory.descriptor, 0o700)
                 return directory.path
-    directory = Path(tempfile.mkdtemp(prefix="serve-shim-inductor-"))
-    _temporary.append(directory)
-    return directory
+    return make_temporary_directory("serve-shim-inductor-")
 
 
 @atexit.register

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import MutableMapping, Sequence
 
-from ir_passes.errors import CacheMissError
 from serve_shim.cli.log import configure_logging
 from serve_shim.cli.passes import check_passes
+from serve_shim.errors import CompileCacheError
 from serve_shim.settings import resolve
 from serve_shim.startup import prepare_process
 
@@ -34,18 +34,14 @@ def explain(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     check_passes(resolved)
     try:
         directory = look_up(resolved.settings).cache.directory
-        reasons: list[str] = []
-    except CacheMissError as error:
-        directory, reasons = None, _reasons(error)
+        reasons: tuple[str, ...] = ()
+    except CompileCacheError as error:
+        if not error.reasons:
+            raise
+        directory, reasons = None, error.reasons
     status = "miss" if reasons else "hit"
     if _JSON in argv:
         print(json.dumps({"status": status, "directory": directory, "reasons": reasons}, indent=2))
     else:
         print("\n".join([f"hit: {directory}"] if not reasons else ["miss:", *reasons]))
     return 1 if reasons else 0
-
-
-def _reasons(error: CacheMissError) -> list[str]:
-    """The error's lines below its heading; the heading where it says all."""
-    first, *others = str(error).splitlines()
-    return [line.strip() for line in others] or [first]

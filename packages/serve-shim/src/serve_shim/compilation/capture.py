@@ -20,7 +20,7 @@ from ir_passes.config import CudagraphMode
 from ir_passes.errors import CaptureError
 from serve_shim.compilation.capture_counters import CaptureCounters
 from serve_shim.compilation.graph_table import GraphKey, GraphTable, Uncaptured
-from serve_shim.engine.step_buffers import StepInputs
+from serve_shim.engine.step_memory import StepInputs
 from serve_shim.models.attention_step import AttentionStep
 
 Progress = Callable[[int, int], None]

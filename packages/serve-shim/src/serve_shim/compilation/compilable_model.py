@@ -15,7 +15,7 @@ from ir_passes.errors import CaptureError
 from serve_shim.compilation.capture_counters import CaptureCounters
 from serve_shim.compilation.graph_table import GraphTable
 from serve_shim.engine.config import EngineConfig
-from serve_shim.engine.step_buffers import StepInputs
+from serve_shim.engine.step_memory import StepInputs
 from serve_shim.models.attention_step import AttentionStep
 from serve_shim.models.causal_lm import CausalLM
 

@@ -102,15 +102,19 @@ class AsyncEngine:
         return self._loop.stats()
 
     def is_healthy(self) -> tuple[bool, str]:
-        """Whether the step loop lives and makes progress while it has work, and why not."""
-        return self._loop.is_healthy()
+        """Whether the workers live, and the step loop makes progress while it has work."""
+        workers = self._parts.workers
+        failure = None if workers is None else workers.failure()
+        return self._loop.is_healthy() if failure is None else (False, str(failure))
 
     async def shutdown(self) -> None:
-        """Fail everything in flight and end the step loop, waiting for the step in progress."""
+        """Fail everything in flight, end the step loop after the step in progress, then workers."""
         self._refusal = _shut_down
         if not await asyncio.to_thread(self._loop.stop, _JOIN_TIMEOUT_S):
             logger.error("the step loop did not end within %.0f s", _JOIN_TIMEOUT_S)
             self._fail_all(_shut_down())
+        if self._parts.workers is not None:
+            await asyncio.to_thread(self._parts.workers.close)
 
     def _check_room(self, num_sequences: int) -> None:
         if self._refusal is not None:

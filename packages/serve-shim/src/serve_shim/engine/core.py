@@ -12,6 +12,7 @@ from serve_shim.engine.block_pool import BlockPool
 from serve_shim.engine.completion import accept_token
 from serve_shim.engine.config import EngineConfig
 from serve_shim.engine.delivery import Delivery, build_delivery
+from serve_shim.engine.executor import Executor, StepResult
 from serve_shim.engine.output import CompletionDelta, TokenLogprobs
 from serve_shim.engine.protocol import EngineStats
 from serve_shim.engine.request import Request, Sequence
@@ -21,7 +22,6 @@ from serve_shim.engine.slot_table import SlotTable
 from serve_shim.engine.stats_sink import NullSink, Outcome, StatsSink, StepStats
 from serve_shim.engine.step_clock import StepClock, StepPhase
 from serve_shim.engine.step_plan import StepPlan
-from serve_shim.engine.worker import StepResult, Worker
 from serve_shim.errors import GenerationError
 
 logger = logging.getLogger(__name__)
@@ -30,8 +30,10 @@ logger = logging.getLogger(__name__)
 class EngineCore:
     """Sequences in, deliveries out, one step at a time."""
 
-    def __init__(self, worker: Worker, config: EngineConfig, sink: StatsSink | None = None) -> None:
-        self._worker = worker
+    def __init__(
+        self, executor: Executor, config: EngineConfig, sink: StatsSink | None = None
+    ) -> None:
+        self._executor = executor
         self._config = config
         self._pool = BlockPool(config.num_blocks)
         self._table = SlotTable(
@@ -77,7 +79,7 @@ class EngineCore:
         for sequence in admitted:
             self._enter(sequence, time.monotonic())
         self.clock.lap(StepPhase.SCHEDULE)
-        result = self._worker.execute(plan, self._table, self.clock)
+        result = self._executor.execute(plan, self._table, self.clock)
         self._scheduler.advance(plan)
         deliveries = self._deliver(result) if result else []
         self._num_steps += 1
@@ -118,15 +120,7 @@ class EngineCore:
         return []
 
     def _enter(self, sequence: Sequence, now: float) -> None:
-        request = sequence.request
-        self._worker.sampling.assign(
-            sequence.slot,
-            request.params,
-            key=sequence.key,
-            stop_ids=request.stop_ids,
-            prompt_ids=request.prompt_ids,
-            output_ids=sequence.output_ids,
-        )
+        self._executor.assign(sequence)
         self._log.admitted(sequence, sequence.num_computed, now)
 
     def _deliver(self, result: StepResult) -> list[Delivery]:
@@ -156,7 +150,7 @@ class EngineCore:
                 "the model's logits for this request have no finite maximum (NaN or infinity)"
             )
         self._table.append_token(sequence, token_id)
-        self._worker.sampling.observe(sequence.slot, token_id)
+        self._executor.observe(sequence.slot, token_id)
         try:
             delta = accept_token(sequence, token_id, entry)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Owns how an engine is put together from a model and its bounds; refuses to load or size any."""
+"""Owns how an engine is put together around its workers; refuses to load or size anything."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ import torch
 from serve_shim.engine.admission import Admission
 from serve_shim.engine.config import EngineConfig
 from serve_shim.engine.core import EngineCore
+from serve_shim.engine.executor import Executor, StepRunner
 from serve_shim.engine.kv_cache import CacheLayout
-from serve_shim.engine.language_model import LanguageModel
 from serve_shim.engine.request_factory import RequestFactory
-from serve_shim.engine.step_buffers import StepInputs
-from serve_shim.engine.worker import Worker
+from serve_shim.engine.step_memory import StepInputs
 
 if TYPE_CHECKING:
     from ir_passes import CompileReport
     from serve_shim.compilation.capture_counters import CaptureCounters
+    from serve_shim.engine.workers import Workers
     from serve_shim.models.model_config import ModelConfig
     from serve_shim.tokenization.tokenizer import Tokenizer
 
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class EngineParts:
     """What the server's engine and the offline `LLM` are both made of.
 
-    `step_inputs` are the worker's static buffers. `compile_report` says what was compiled and why;
-    None where the model runs eagerly. `captures` counts replays; None where nothing is captured.
+    `step_inputs` are the engine's static buffers. `compile_report` says what was compiled and why;
+    None where the model runs eagerly. `captures` counts replays in this process; None where there
+    are none. `workers` are None around a runner that needs no end.
     """
 
     model_name: str
@@ -41,24 +42,23 @@ class EngineParts:
     step_inputs: StepInputs
     compile_report: "CompileReport | None" = None
     captures: "CaptureCounters | None" = None
+    workers: "Workers | None" = None
 
 
 def assemble(
-    model: LanguageModel,
+    runner: StepRunner,
     *,
     model_name: str,
     model_config: "ModelConfig",
     tokenizer: "Tokenizer | None",
     eos_ids: Iterable[int],
-    dtype: torch.dtype,
     config: EngineConfig,
     sampling_defaults: Mapping[str, float | int] | None = None,
+    workers: "Workers | None" = None,
 ) -> EngineParts:
-    """Allocate the KV cache, bind it to `model`, and put the engine around it."""
-    layout = cache_layout(model_config, config.block_size, dtype)
-    vocab_size = model_config.vocab_size
+    """Put the engine around what computes its steps; `model_config` is the whole model's."""
     admission = Admission(
-        vocab_size=vocab_size,
+        vocab_size=model_config.vocab_size,
         max_model_len=config.max_model_len,
         max_sequences=_most_sequences(config),
         has_tokenizer=tokenizer is not None,
@@ -70,7 +70,7 @@ def assemble(
         seed=config.seed,
         shares_prefixes=config.enable_prefix_caching,
     )
-    worker = Worker(model, config, layout)
+    executor = Executor(runner, config)
     return EngineParts(
         model_name=model_name,
         model_config=model_config,
@@ -78,9 +78,10 @@ def assemble(
         config=config,
         admission=admission,
         factory=factory,
-        core=EngineCore(worker, config),
+        core=EngineCore(executor, config),
         sampling_defaults=sampling_defaults or {},
-        step_inputs=worker.step_inputs,
+        step_inputs=executor.step_inputs,
+        workers=workers,
     )
 
 

@@ -4,6 +4,7 @@ Wall time of the engine's thread, so a phase includes what it waits for other th
 costs a tenth of a microsecond, so it is always on.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from time import perf_counter
 
@@ -14,7 +15,7 @@ class StepPhase(IntEnum):
     SCHEDULE = 0
     """Who runs, and with which blocks."""
     INPUTS = 1
-    """Token ids, positions and block tables into the step's buffers."""
+    """Token ids, positions and block tables into the step's buffers, and to ranks."""
     FORWARD = 2
     """The model, up to hidden states."""
     LOGITS = 3
@@ -45,6 +46,15 @@ class StepClock:
         now = perf_counter()
         self._seconds[phase] += now - self._last
         self._last = now
+
+    def spend(self, seconds: Sequence[float], *, others: StepPhase) -> None:
+        """All since the last reading went elsewhere: so much by phase, the rest to `others`."""
+        now = perf_counter()
+        rest = now - self._last - sum(seconds)
+        self._last = now
+        for phase, each in enumerate(seconds):
+            self._seconds[phase] += each
+        self._seconds[others] += max(0.0, rest)
 
     def take(self) -> tuple[float, ...]:
         """The seconds of each phase since the last call."""

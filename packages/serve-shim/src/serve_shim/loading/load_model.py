@@ -26,6 +26,16 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription:
+    """What an engine must know of a model whose weights are elsewhere; see `LoadedModel`."""
+
+    config: ModelConfig
+    tokenizer: Tokenizer | None
+    generation: GenerationDefaults
+    source: ModelSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
     """A model ready for a KV cache, with what belongs to it.
 
@@ -55,6 +65,7 @@ def load_model(
     device: torch.device | None = None,
     max_positions: int | None = None,
     shard: Shard = WHOLE,
+    has_text: bool = True,
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Load `spec`: a name for `resolve_source`, None for the embedded default, or its result.
@@ -64,7 +75,8 @@ def load_model(
     `tokenizer` is a directory or GGUF file to take the tokenizer from instead; `chat_template`, a
     text or the file that holds it, replaces its template.
     `max_positions` bounds the rotary cache where the engine serves fewer than the model has.
-    `shard` loads one rank's part of the model, and reads no other.
+    `shard` loads one rank's part of the model, and reads no other. Without `has_text` the tokenizer
+    is left out.
     Raises `ModelLoadError` or `TokenizerError`.
     """
     started = time.perf_counter()
@@ -88,7 +100,7 @@ def load_model(
             slots.append(separate_head_slot(model.plan))
         layouts = load_weights(model, slots, checkpoint, progress)
     loaded = time.perf_counter()
-    text = _choose_tokenizer(checkpoint, tokenizer, chat_template)
+    text = _choose_tokenizer(checkpoint, tokenizer, chat_template) if has_text else None
     finished = time.perf_counter()
     return LoadedModel(
         model=model.eval(),
@@ -110,6 +122,25 @@ def load_model(
             "weights_s": loaded - opened,
             "tokenizer_s": finished - loaded,
         },
+    )
+
+
+def describe_model(
+    spec: str | None,
+    *,
+    revision: str | None = None,
+    tokenizer: str | None = None,
+    chat_template: str | None = None,
+) -> ModelDescription:
+    """Read all of a model but its weights; arguments and errors are those of `load_model`."""
+    source = resolve_source(spec, revision)
+    checkpoint = open_checkpoint(source.path)
+    text = _choose_tokenizer(checkpoint, tokenizer, chat_template)
+    return ModelDescription(
+        config=checkpoint.config,
+        tokenizer=text,
+        generation=_with_tokenizer_eos(checkpoint, text),
+        source=source,
     )
 
 

@@ -24,7 +24,7 @@ Build = Callable[[Settings, StartupStatus, StatsSink], Engine]
 
 _HEALTH_INTERVAL_S = 1.0
 _FLUSH_S = 2.0  # for the last words to clients once their generation is cut off
-_ENGINE_SHUTDOWN_S = 3.0
+_ENGINE_SHUTDOWN_S = 6.0
 _log = logging.getLogger(__name__)
 
 

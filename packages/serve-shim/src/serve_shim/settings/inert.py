@@ -15,7 +15,6 @@ from ir_passes.config import CompilationMode
 from serve_shim.settings.source import Path
 
 NOT_YET = "not available yet in this version"
-ONE_RANK = "not available yet in this version: the model runs in one process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +29,7 @@ class Inert:
 INERT = (
     Inert("compilation_config.mode",
           (None, CompilationMode.NONE, CompilationMode.VLLM_COMPILE), NOT_YET),
-    Inert("compilation_config.pass_config.sp_min_token_num", (None,)),
     Inert("compilation_config.autotune"),
-    Inert("tensor_parallel_size", (1,), ONE_RANK),
-    Inert("ray_address", (None,), ONE_RANK),
     Inert("allow_pickle_weights", (False,), "refused: reading a pickle runs code it holds;"
           " convert the checkpoint to safetensors"),
 )  # fmt: skip

@@ -94,6 +94,13 @@ Bytes = Annotated[ByteSize, BeforeValidator(refuse_bool), AfterValidator(require
 Secret = Annotated[SecretStr, BeforeValidator(strip_text), Field(min_length=1)]
 Providers = Annotated[tuple[Name, ...], AfterValidator(to_providers)]
 
+_OF_SEVERAL_RANKS = {
+    "ray_address",
+    "allow_insecure_ray",
+    "heartbeat_timeout",
+    "check_rank_tokens",
+}
+
 _COMPILATION_FLAGS = InnerFlags(
     {
         "cache_mode": Flag("Compilation"),
@@ -251,7 +258,7 @@ class Settings(ConfigModel):
     batch_invariant: Annotated[bool, Flag("Kernels")] = False
     """Run only implementations whose results do not depend on the batch."""
     threads: Annotated[PositiveNumber | None, Flag("Kernels")] = None
-    """CPU threads; OMP_NUM_THREADS, else every core this process may use."""
+    """CPU threads of each rank; OMP_NUM_THREADS, else its share of the cores."""
 
     optimization_level: Annotated[
         int,
@@ -269,11 +276,27 @@ class Settings(ConfigModel):
     tensor_parallel_size: Annotated[PositiveNumber, Flag("Parallelism", ("--tp", "-tp"))] = 1
     """Ranks that share the model."""
     ray_address: Annotated[Name | None, Flag("Parallelism")] = None
-    """Ray cluster to place ranks on."""
+    """Ray cluster to place ranks on, as HOST:PORT; by default a local one."""
+    allow_insecure_ray: Annotated[bool, Flag("Parallelism")] = False
+    """Use a cluster that asks for no token."""
+    heartbeat_timeout: Annotated[Seconds, Field(gt=0), Flag("Parallelism")] = 10.0
+    """Seconds of a rank's silence that end the server."""
+    check_rank_tokens: Annotated[bool, Flag("Parallelism")] = False
+    """Choose tokens on every rank and compare."""
 
     @model_validator(mode="after")
     def _check_address(self) -> Self:
         beside = sorted(self.model_fields_set & {"host", "port"})
         if self.uds is not None and beside:
             raise ValueError(f"`uds` replaces `{'` and `'.join(beside)}`; give one or the other")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ranks(self) -> Self:
+        beside = sorted(self.model_fields_set & _OF_SEVERAL_RANKS)
+        if self.tensor_parallel_size == 1 and beside:
+            raise ValueError(
+                f"`{'` and `'.join(beside)}` act on several ranks only; remove it, or ask for them"
+                " with `--tp`"
+            )
         return self

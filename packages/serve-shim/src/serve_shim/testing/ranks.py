@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from serve_shim.ranks.process_mark import ProcessMark
 from serve_shim.testing.call_pickle import pickle_call, unpickle
 from serve_shim.testing.errors import RankError, RankSessionError
 from serve_shim.testing.messages import Answer, Failure, Request
-from serve_shim.testing.process_mark import ProcessMark
 
 _START_TIMEOUT_S = 90.0
 _STOP_TIMEOUT_S = 30.0
