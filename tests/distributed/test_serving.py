@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -142,12 +143,65 @@ def test_a_stopped_rank_ends_the_server(
 
 
 @pytest.mark.slow
-def test_nothing_is_left_of_a_server_that_was_killed(start_server: StartServer, tiny: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("when", ["start", "load", "idle", "busy"])
+def test_nothing_is_left_of_a_server_that_was_told_to_end(
+    start_server: StartServer, tiny: str, number: signal.Signals, when: str
+) -> None:
+    server = start_server(tiny, "--tp", "2", "--enforce-eager", "--shutdown-timeout", "1")
+    if when == "start":
+        server.wait_for(lambda: "Starting serve-shim server" in server.log)
+    elif when == "load":
+        server.wait_for(lambda: len(server.rank_pids()) == 2)
+    else:
+        server.server.wait_ready()
+    request = server.in_flight(90) if when == "busy" else None
+    ending = server.ending(lambda: server.server.process.send_signal(number))
+    if request is not None:
+        request.status()
+    assert ending.code == (-number if number is signal.SIGKILL else ending.code)
+    assert ending.code in (0, -signal.SIGKILL, 128 + number)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_late_for_a_collective_is_named_with_it(
+    start_server: StartServer, tiny: str, tmp_path: Path
+) -> None:
+    plugin = FaultyPlugin(tmp_path / "plugin")
+    server = start_server(tiny, "--tp", "2", *SMALL, PRIORITY, env=plugin.environment)
+    server.server.wait_ready()
+    plugin.order(1, "sleep", seconds=90)
+    request = server.in_flight(4, waits=False)
+    ending = server.ending(lambda: None, timeout_s=80)
+    assert request.status() == 500
+    assert ending.code == 5
+    assert "rank 1 did not come within 60 s" in server.log
+    assert "`all_reduce" in server.log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [("--enforce-eager",), ()])
+def test_a_rank_that_raises_while_the_server_starts_is_the_last_word(
+    start_server: StartServer, tiny: str, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    plugin = FaultyPlugin(tmp_path / "plugin")
+    plugin.order(1, "raise")
+    limits = ("--max-model-len", "128", *flags, PRIORITY)
+    server = start_server(tiny, "--tp", "2", *limits, env=plugin.environment)
+    ending = server.ending(lambda: None, timeout_s=60)
+    assert ending.code not in (0, 1)
+    assert "rank 1" in ending.last_line
+    assert "ZeroDivisionError: a fault that was asked for" in ending.last_line
+
+
+@pytest.mark.slow
+def test_an_idle_server_says_nothing_alarming(start_server: StartServer, tiny: str) -> None:
     server = start_server(tiny, "--tp", "2", *SMALL)
     server.server.wait_ready()
-    server.server.process.kill()
-    server.server.process.wait(10)
-    server.assert_nothing_left()
+    time.sleep(100)
+    assert server.complete().status_code == 200
+    assert "WARNING" not in server.log
+    assert "ERROR" not in server.log
 
 
 @pytest.mark.slow

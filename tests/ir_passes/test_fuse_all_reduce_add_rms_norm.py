@@ -184,6 +184,16 @@ def test_a_provider_that_only_sums_goes_on_doing_that() -> None:
     assert calls(whole.module) == ["all_reduce", "fused_add_rms_norm"]
 
 
+def test_a_provider_that_was_named_for_the_norm_computes_it() -> None:
+    context = PassContext(Dialect(), axes={"tp": SIZE})
+    with ir.priority({"fused_add_rms_norm": ["native"]}):
+        whole = trace(_layer, *SHAPES)
+        report = run_pipeline(Pipeline.of(FuseAllReduceAddRmsNorm()), whole.module, context)
+    (row,) = report.passes[0].near_misses
+    assert "`native` was asked for the norm" in row.reason
+    assert calls(whole.module) == ["all_reduce", "fused_add_rms_norm"]
+
+
 def test_one_rank_is_a_reason_not_to_run() -> None:
     whole, report = _run(_layer, size=1)
     assert (report.effect, report.reason) == (Effect.DOES_NOT_APPLY, "axis `tp` has one rank")

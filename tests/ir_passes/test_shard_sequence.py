@@ -235,6 +235,36 @@ def test_obstacle_spreads_to_what_would_mix_rows() -> None:
     assert len(report.near_misses) == 2
 
 
+def test_sums_of_different_row_counts_are_gathered_to_their_own() -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        few, many = ir.ops.all_reduce(x), ir.ops.all_reduce(torch.cat([x, x, x]))
+        return ir.ops.rms_norm(few, None, 1e-5), ir.ops.rms_norm(many, None, 1e-5)
+
+    with scoped_groups(Group("tp", 0, 2)):
+        module = trace(function)
+        assert shard(module, 2).result.changed == 2
+        whole = trace(function)
+    assert returned_shapes(module) == returned_shapes(whole)
+
+
+def returned_shapes(module: GraphModule) -> list[str]:
+    shapes: list[str] = []
+    map_arg(module.graph.output_node().args, lambda node: shapes.append(str(fake_of(node).shape)))
+    return shapes
+
+
+def test_sum_beside_a_value_of_more_dims_is_not_taken_for_the_same_in_all_rows() -> None:
+    def function(x: Tensor) -> Tensor:
+        rows, blocks = ir.ops.all_reduce(x), ir.ops.all_reduce(x[:, None] * 2)
+        return blocks + rows
+
+    with scoped_groups(Group("tp", 0, 2)):
+        module = trace(function)
+        report = shard(module, 2)
+    assert report.result.changed == 0
+    assert len(report.near_misses) == 2
+
+
 def test_other_axis_is_left_alone() -> None:
     with scoped_groups(Group("ep", 0, 2)):
         module = trace(lambda x: ir.ops.rms_norm(ir.ops.all_reduce(x, "ep"), None, 1e-5))

@@ -73,11 +73,12 @@ class RankServer:
         url = f"{self.server.url}/v1/completions"
         return httpx.post(url, json=body, timeout=60, trust_env=False)
 
-    def in_flight(self, num_tokens: int = 100_000) -> "InFlight":
-        """A request that is being answered, without an end in sight."""
-        request = InFlight(self, num_tokens)
+    def in_flight(self, num_tokens: int, *, waits: bool = True) -> "InFlight":
+        """A request for so many tokens; by default it is being answered when this returns."""
         steps = self._num_steps()
-        self.wait_for(lambda: self._num_steps() > steps + 3)
+        request = InFlight(self, num_tokens)
+        if waits:
+            self.wait_for(lambda: self._num_steps() > steps + 3)
         return request
 
     def ending(self, cause: Callable[[], object], timeout_s: float = 30.0) -> Ending:

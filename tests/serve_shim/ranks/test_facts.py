@@ -4,7 +4,7 @@ import pytest
 from tiny_checkpoints import MAKERS
 
 from serve_shim.errors import RanksError
-from serve_shim.ranks.facts import Facts, compare_facts, gather_facts
+from serve_shim.ranks.facts import Facts, compare_facts, compare_with_server, gather_facts
 from serve_shim.settings.tree import KernelConfig, Settings
 
 
@@ -29,6 +29,13 @@ def test_what_differs_is_named_with_both_values_and_the_rank() -> None:
     assert "ranks do not agree about what they compute with" in text
     assert "`torch` is 2.13 on rank 0, and 2.12 on rank 2" in text
     assert "`same` is 1 on rank 0, and absent on rank 2" in text
+
+
+def test_another_model_than_the_servers_is_an_error() -> None:
+    server = {"code of serve_shim": "a", "checkpoint file x": "1"}
+    compare_with_server(server, {**server, "op of ranks alone": "2"})
+    with pytest.raises(RanksError, match=r"`checkpoint file x` is 1 for the server, and 2 on rank"):
+        compare_with_server(server, {**server, "checkpoint file x": "2"})
 
 
 def test_no_more_than_some_differences_are_told() -> None:

@@ -1,3 +1,6 @@
+import threading
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -163,7 +166,7 @@ SECONDS = (0.0,) * len(StepPhase)
 
 
 def step(*replies: StepReply | str, root_cause: Exception | None = None) -> StepOutput:
-    runner = RankRunner(lambda: Replies(*replies), BOUNDS, lambda: root_cause)
+    runner = RankRunner(lambda: Replies(*replies), BOUNDS, lambda: None, lambda: root_cause)
     runner.connect()
     engine = parts_of(runner)
     inputs = engine.step_inputs.first(1, 1)
@@ -202,3 +205,26 @@ def test_a_broken_channel_is_told_by_its_root_cause() -> None:
 def test_a_rank_0_without_an_outcome_is_no_silent_success() -> None:
     with pytest.raises(EngineDeadError, match="without its outcome"):
         step(StepReply(None, SECONDS))
+
+
+def test_a_rank_that_fails_while_the_channel_opens_ends_the_start_at_once() -> None:
+    root = EngineDeadError("rank 1 was killed by SIGKILL")
+    never = threading.Event()
+
+    def connect() -> EngineEnd:
+        never.wait(60)
+        return Replies()
+
+    started = time.monotonic()
+    with pytest.raises(EngineDeadError, match="killed by SIGKILL"):
+        RankRunner(connect, BOUNDS, lambda: root, lambda: root).connect()
+    never.set()
+    assert time.monotonic() - started < 10
+
+
+def test_a_channel_that_does_not_open_is_no_bare_error() -> None:
+    def connect() -> EngineEnd:
+        raise ChannelError("rank 1 did not open the segment")
+
+    with pytest.raises(EngineDeadError, match="did not open the segment"):
+        RankRunner(connect, BOUNDS, lambda: None, lambda: None).connect()

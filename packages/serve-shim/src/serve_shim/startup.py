@@ -69,12 +69,20 @@ def prepare_rank(
     environ: MutableMapping[str, str],
     *,
     threads: int,
-    interface: str | None,
+    interface: str,
+    compiler_directory: Path,
 ) -> None:
-    """Do as `prepare_process` does, for a rank whose ports belong on a network interface."""
+    """Do as `prepare_process` does, for a rank whose ports belong on a network interface.
+
+    The directory is for what torch compiles where the cache keeps nothing; it ends with the ranks,
+    and another machine than the server's has none.
+    """
+    is_kept = settings.compilation_config.cache_mode is not CacheMode.OFF
+    if not is_kept and compiler_directory.parent.is_dir():
+        compiler_directory.mkdir(mode=0o700)
+        environ[_COMPILER_FILES] = str(compiler_directory)
     prepare_process(settings, environ, threads)
-    if interface is not None:
-        environ["GLOO_SOCKET_IFNAME"] = interface  # by default gloo listens on all
+    environ["GLOO_SOCKET_IFNAME"] = interface  # by default gloo listens on all
 
 
 def make_temporary_directory(prefix: str) -> Path:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 import ir_core as ir
+from ir_core import IrOp
 from ir_core.implementation import NATIVE
+from ir_core.priority_lists import USER
 from ir_passes.base import PassContext
 from ir_passes.matching.fusion import Fusion
 from ir_passes.matching.matcher import Match
@@ -29,15 +31,14 @@ def _becoming_fused(normed: Call) -> Rewrite:
 class FuseAllReduceAddRmsNorm(Fusion):
     """`fused_add_rms_norm` of an `all_reduce` becomes `all_reduce_add_rms_norm`.
 
-    The results are the same bit for bit: the op rounds the sum as `all_reduce` does, and terms of
-    one dtype may be added in either order, so the sum may be either of them. A sum that something
-    else reads is left alone, as is one that a norm follows without an add: no op does that.
+    The sum is rounded as `all_reduce` rounds it, and terms of one dtype may be added in either
+    order, so it may be either of them. A sum that something else reads is left alone, as is one
+    that a norm follows without an add: no op does that. So is one whose provider does not do both
+    in one step, and one where somebody named a provider for the norm: that is who computes it.
     Sequence parallelism goes first, and leaves what does not shard.
 
     Attributes:
         axis: the logical axis of the ranks.
-        devices: kinds of device where some provider does it in one step; on others the parts cost
-            less, since a compiler fuses the norm with its neighbours.
     """
 
     name = "fuse_all_reduce_add_rms_norm"
@@ -71,7 +72,10 @@ class FuseAllReduceAddRmsNorm(Fusion):
 
 
 def _other_provider(match: Match) -> str | None:
-    """Who would sum and who would do it all, where these are not the same."""
+    """Who was asked for, or would sum, where that is not who would do it all."""
+    norm = _named(ir.ops.fused_add_rms_norm)
+    if norm is not None and _named(ir.ops.all_reduce_add_rms_norm) is None:
+        return f"`{norm}` was asked for the norm"
     sums, does_all = (
         op.select(*(match.fake(name) for name in op.schema.names)).provider
         for op in (ir.ops.all_reduce, ir.ops.all_reduce_add_rms_norm)
@@ -79,3 +83,9 @@ def _other_provider(match: Match) -> str | None:
     if sums == does_all != NATIVE:
         return None
     return f"`{sums}` would sum, and `{does_all}` would do it all in one step"
+
+
+def _named(op: IrOp) -> str | None:
+    """The provider that was named first for an op, by a flag or in code."""
+    entries = op.registry.priorities.resolve(op).entries
+    return next((entry.provider for entry in entries if entry.source == USER), None)

@@ -115,7 +115,9 @@ def _computed_from(graph: Graph, sums: Iterable[Node], dialect: Dialect) -> list
     found: list[Node] = []
     for node in graph.nodes:
         operands = _operands(node, dialect)
-        if node not in sharded and operands and all(each in sharded for each in operands):
+        # A value of fewer dims is the same for all rows, unless it has the rows of a shard itself.
+        read = [*operands, *(each for each in node.all_input_nodes if each in sharded)]
+        if node not in sharded and operands and set(read) == set(operands) <= sharded:
             sharded.add(node)
             found.append(node)
     return found
@@ -162,7 +164,8 @@ class _Rewrite:
         self._axis = axis
         self._dialect = dialect
         self._shards: dict[Node, Node] = {}
-        self._full: Node | None = None
+        # What each value of the region has as many rows as.
+        self._full: dict[Node, Node] = {}
 
     def run(self) -> None:
         old = [node for node in self._graph.nodes if node in self._region]
@@ -176,10 +179,10 @@ class _Rewrite:
 
     def _shard(self, node: Node, make: NodeFactory) -> Node:
         if node in self._region.sums:
-            source = bound_arguments(node)["x"]
-            self._full = self._full or source
+            source = self._full[node] = bound_arguments(node)["x"]
             arguments = {"x": source, "group": self._axis}
             return make.call(ir.ops.reduce_scatter.torch_op, arguments)
+        self._full[node] = self._full[_operands(node, self._dialect)[0]]
         if node.target is operator.getitem:
             source, index = node.args
             return make.output(self._shards[source], index)  # type: ignore[index, arg-type]
@@ -199,7 +202,7 @@ class _Rewrite:
         make = NodeFactory(self._graph, node)
         first = next(each for each in self._graph.nodes if each in outside)
         with self._graph.inserting_before(first):
-            size = make.call(torch.ops.aten.sym_size.int, {"self": self._full, "dim": 0})
+            size = make.call(torch.ops.aten.sym_size.int, {"self": self._full[node], "dim": 0})
             arguments = {"x": shard, "num_tokens": size, "group": self._axis}
             gathered = make.call(ir.ops.all_gather.torch_op, arguments)
         node.replace_all_uses_with(gathered, lambda user: user in outside)

@@ -30,7 +30,7 @@ class CallEngineEnd:
         if self._order is None:
             raise ChannelError("No order to collect replies to; broadcast one first.")
         order, self._order = self._order, None
-        return self._group.call("run", "step", order, phase="step", timeout_s=timeout_s)
+        return self._group.call("step", order, phase="step", timeout_s=timeout_s)
 
     def fail(self, reason: str) -> None:
         """Nothing waits but calls, which the group ends when it fails."""

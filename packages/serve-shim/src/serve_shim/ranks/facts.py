@@ -5,7 +5,8 @@ import json
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import entry_points, version
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ import ir_core as ir
 from ir_core import plugins as core_plugins
 from ir_passes import plugins as pass_plugins
 from ir_passes.backends.registry import GROUP as BACKENDS
+from ir_passes.cache.factors import digest_of_package
 from ir_passes.cache.op_choices import OpChoices
 from ir_passes.errors import CannotStoreError
 from serve_shim.errors import RanksError
@@ -25,6 +27,8 @@ Facts = Mapping[str, str]
 
 _GROUPS = (*core_plugins.GROUPS, pass_plugins.GROUP, BACKENDS)
 _SECRET = {"api_key", "api_key_file"}
+_PACKAGES = ("ir_core", "ir_passes", "ir_kernels", "serve_shim")
+_OF_A_MODEL = {".json", ".safetensors", ".jinja", ".model", ".txt"}
 _READ_BYTES = 1 << 22
 _PREFIXES = ("IR_", "VLLM_")
 _MOST_DIFFERENCES = 5
@@ -36,31 +40,46 @@ def gather_facts(settings: Settings, *, is_one_node: bool) -> Facts:
     On one node checkpoints are told apart by inode, size and time; between nodes by their bytes.
     """
     ir.load_plugins()
+    shared = shared_facts(settings, is_one_node=is_one_node)
+    return {**shared, **dict((*_environment(), *_plugins(), *_ops()))}
+
+
+def shared_facts(settings: Settings, *, is_one_node: bool) -> Facts:
+    """Those of them that the server, which computes nothing, must share with its ranks."""
     return dict(
         (
             ("python", platform.python_version()),
             ("torch", torch.__version__),
-            ("serve-shim", version("serve-shim")),
+            *((f"code of {name}", digest_of_package(_directory(name))) for name in _PACKAGES),
             *_settings(settings),
-            *_environment(),
-            *_plugins(),
-            *_ops(),
             *_checkpoint(settings, is_one_node=is_one_node),
         )
     )
 
 
+def compare_with_server(server: Facts, rank: Facts) -> None:
+    """Raise `RanksError` where rank 0 has another model, code or settings than the server."""
+    found = {name: rank[name] for name in rank if name in server}
+    _refuse(_differences(server, found, "for the server", "on rank 0"), "what the server read")
+
+
 def compare_facts(facts: Sequence[Facts], subject: str) -> None:
     """Raise `RanksError` that names what differs between which ranks, if anything does."""
-    first = facts[0]
     problems: list[str] = []
     for rank, other in enumerate(facts[1:], start=1):
-        for name in sorted({*first, *other}):
-            if first.get(name) != other.get(name):
-                problems.append(
-                    f"`{name}` is {_shown(first.get(name))} on rank 0, and "
-                    f"{_shown(other.get(name))} on rank {rank}"
-                )
+        problems += _differences(facts[0], other, "on rank 0", f"on rank {rank}")
+    _refuse(problems, subject)
+
+
+def _differences(first: Facts, other: Facts, here: str, there: str) -> list[str]:
+    return [
+        f"`{name}` is {_shown(first.get(name))} {here}, and {_shown(other.get(name))} {there}"
+        for name in sorted({*first, *other})
+        if first.get(name) != other.get(name)
+    ]
+
+
+def _refuse(problems: Sequence[str], subject: str) -> None:
     if problems:
         rest = len(problems) - _MOST_DIFFERENCES
         more = [f"and {rest} more"] if rest > 0 else []
@@ -111,7 +130,9 @@ def _ops() -> Iterator[tuple[str, str]]:
 
 def _checkpoint(settings: Settings, *, is_one_node: bool) -> Iterator[tuple[str, str]]:
     path = resolve_source(settings.model, settings.revision).path
-    files = sorted(each for each in path.iterdir() if each.is_file()) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():
+        files = sorted(each for each in path.iterdir() if each.suffix in _OF_A_MODEL)
     for file in files:
         yield f"checkpoint file {file.name}", _identity(file) if is_one_node else _content(file)
 
@@ -127,6 +148,10 @@ def _content(file: Path) -> str:
         while block := stream.read(_READ_BYTES):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _directory(package: str) -> str:
+    return str(Path(str(import_module(package).__file__)).parent)
 
 
 def _shown(text: str | None) -> str:

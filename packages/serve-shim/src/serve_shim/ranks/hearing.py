@@ -19,6 +19,8 @@ _LEAST_S = 0.3
 _MOST_S = 1.0
 _MOST_FOR_A_CAUSE_S = 2.0
 _STACKS_S = 0.5
+# For all ranks of other nodes together: those of a lost one do not answer.
+_REMOTE_STACKS_S = 3.0
 
 
 def report_of(rank: int, future: Future[Any]) -> Report | None:
@@ -101,7 +103,9 @@ def _completed(report: Report, handles: Sequence[RankHandle]) -> Report:
         return report
     watch = handles[report.rank].watch
     seen = "" if watch is None else watch.how_it_ended()
-    return replace(report, summary=describe_end(report.detail, seen))
+    words = handles[report.rank].last_words()
+    detail = f"{report.detail}\nIts log ends:\n{words}" if words else report.detail
+    return replace(report, summary=describe_end(report.detail, seen), detail=detail)
 
 
 def _told(report: Report, handles: Sequence[RankHandle]) -> str:
@@ -113,8 +117,9 @@ def _stacks(handles: Sequence[RankHandle]) -> list[str]:
     asked = [(handle, handle.ask_for_stacks()) for handle in handles]
     if asked:
         time.sleep(_STACKS_S)
+    deadline = time.monotonic() + _REMOTE_STACKS_S
     return [
         f"{handle}: its process is {handle.state()}; its stacks:\n"
-        f"{handle.stacks(request).rstrip() or '(it dumped none)'}"
+        f"{handle.stacks(request, deadline).rstrip() or '(it dumped none)'}"
         for handle, request in asked
     ]

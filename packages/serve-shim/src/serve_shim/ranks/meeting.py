@@ -74,11 +74,6 @@ def join(meeting: Meeting, shard: Shard) -> None:
     groups.set_group(group)
 
 
-def leave() -> None:
-    """Forget the group; the transports end with the process."""
-    groups.unset_group(AXIS)
-
-
 def _segment(meeting: Meeting, shard: Shard) -> Mapping[str, Any]:
     if meeting.segment is None:
         return {}

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Self
 
 from serve_shim.errors import RankFailedError, RanksError
+from serve_shim.ranks.group_files import shared_memory_prefix
 from serve_shim.ranks.launch_options import LaunchOptions, RankPlace
 from serve_shim.ranks.messages import (
     Begin,
@@ -88,6 +89,11 @@ class RankGroup:
     def directory(self) -> Path:
         """Files of the group, on this machine, removed at its end; nobody else can read them."""
         return self._supervisor.directory
+
+    @property
+    def shared_memory_prefix(self) -> str:
+        """Names in shared memory that begin so are removed with the group."""
+        return shared_memory_prefix(self.directory)
 
     @property
     def failure(self) -> RankFailedError | None:
@@ -237,6 +243,9 @@ class RankGroup:
                     message = self._lost("was closed")
                 else:
                     message = self._lost(f"has ended ({self._supervisor.how_it_ended()})")
+            except Exception as error:
+                # Whoever waits for an answer must not wait for ever.
+                message = self._lost(f"cannot be understood: {type(error).__name__}: {error}")
             if isinstance(message, Failure):
                 self._finish(message)
             elif isinstance(message, Progress | Returned):

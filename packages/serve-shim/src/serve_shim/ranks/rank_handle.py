@@ -1,6 +1,7 @@
 """The supervisor's hold on one rank: its actor in Ray, its pulse, its process if that is here."""
 
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -15,7 +16,7 @@ from serve_shim.ranks.process_mark import ProcessMark
 from serve_shim.ranks.process_watch import ProcessWatch
 from serve_shim.ranks.rank_actor import CONTROL, PULSE_S, WORK, stacks_path
 
-_STACKS_TIMEOUT_S = 3.0
+_LAST_WORDS = 2000
 
 
 class RankHandle:
@@ -90,17 +91,25 @@ class RankHandle:
         self.watch.send(signal.SIGUSR1)
         return None
 
-    def stacks(self, asked: Any) -> str:
-        """What came of asking for them."""
+    def stacks(self, asked: Any, deadline: float) -> str:
+        """What came of asking for them, until a moment of the monotonic clock."""
         if asked is None:
             with suppress(OSError), self._stacks.open(errors="replace") as file:
                 file.seek(self._stacks_read)
                 return file.read()
             return ""
         try:
-            return ray.get(asked, timeout=_STACKS_TIMEOUT_S)
+            return ray.get(asked, timeout=max(0.1, deadline - time.monotonic()))
         except (RayError, GetTimeoutError):
             return ""
+
+    def last_words(self) -> str:
+        """The end of what a process of this machine wrote before it ended, if anything."""
+        if self.place is None:
+            return ""
+        logs = self._stacks.parent / "ray" / "session_latest" / "logs"
+        texts = [file.read_text(errors="replace") for file in logs.glob(f"*-{self.place.pid}.err")]
+        return "".join(texts).strip()[-_LAST_WORDS:]
 
     def kill(self) -> Any:
         """End the actor; the pulse under way, if any, ends with it."""

@@ -1,6 +1,8 @@
 """Owns the engine's side of a step that ranks compute: one order to all, one reply from each."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import ir_core as ir
 from serve_shim.engine.config import EngineConfig
@@ -10,30 +12,45 @@ from serve_shim.errors import EngineDeadError
 from serve_shim.ranks.channel import ChannelError, EngineEnd
 from serve_shim.ranks.step_message import Event, StepReply, decode_reply, encode_order
 
+_LOOK_S = 0.1
+
 
 class RankRunner:
     """A `StepRunner` whose workers are ranks at the other end of a channel.
 
-    Rank 0 samples. Every rank has the same next inputs, the engine's, whatever it computed; where
-    `root_cause` knows why the channel broke, its exception is raised.
+    Rank 0 samples. Every rank has the same next inputs, the engine's, whatever it computed.
+    `failure` tells why a rank failed, if one has; `root_cause` waits a moment for that.
     """
 
     def __init__(
         self,
         connect: Callable[[], EngineEnd],
         config: EngineConfig,
+        failure: Callable[[], Exception | None],
         root_cause: Callable[[], Exception | None],
     ) -> None:
         self._connect = connect
         self._channel: EngineEnd | None = None
         self._block_size = config.block_size
         self._timeout_s = config.watchdog_timeout_s
+        self._failure = failure
         self._root_cause = root_cause
         self._events: list[Event] = []
 
     def connect(self) -> None:
-        """Open the channel; the ranks must be about to."""
-        self._channel = self._connect()
+        """Open the channel; the ranks must be about to. Raises the root cause if one fails."""
+        opened: Future[EngineEnd] = Future()
+        # On a thread of its own: it waits for ranks that may have ended.
+        threading.Thread(target=_settle, args=(opened, self._connect), daemon=True).start()
+        while True:
+            try:
+                self._channel = opened.result(_LOOK_S)
+                return
+            except TimeoutError:
+                if (failure := self._failure()) is not None:
+                    raise failure from None
+            except ChannelError as error:
+                raise (self._root_cause() or EngineDeadError(str(error))) from error
 
     def fail(self, reason: str) -> None:
         """End a step in progress; safe from any thread."""
@@ -73,6 +90,13 @@ class RankRunner:
             ir.registry().log.adopt(first.selections)
         _check_agreement(replies)
         return first.output
+
+
+def _settle(opened: "Future[EngineEnd]", connect: Callable[[], EngineEnd]) -> None:
+    try:
+        opened.set_result(connect())
+    except BaseException as error:
+        opened.set_exception(error)
 
 
 def _check_agreement(replies: list[StepReply]) -> None:

@@ -5,13 +5,14 @@ It says what all ranks do next, one phase after the other; a rank that fails end
 
 import logging
 import os
+import re
+import secrets
 import socket
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ir_kernels.all_reduce.segment import new_name, remove_name
 from ir_passes.config import CompilationConfig
 from ir_passes.programs.report import CompileReport
 from serve_shim.compilation.graph_table import GraphTable
@@ -25,7 +26,7 @@ from serve_shim.models.shard import Shard
 from serve_shim.models.sharding import plan_sharding
 from serve_shim.ranks.call_channel import CallEngineEnd
 from serve_shim.ranks.channel import EngineEnd
-from serve_shim.ranks.facts import compare_facts
+from serve_shim.ranks.facts import compare_facts, compare_with_server, shared_facts
 from serve_shim.ranks.launch_options import LaunchOptions, RankPlace
 from serve_shim.ranks.meeting import Meeting, can_share_memory
 from serve_shim.ranks.rank import RankPlan
@@ -49,7 +50,8 @@ _LOAD_TIMEOUT_S = 1800.0
 _COMPILE_TIMEOUT_S = 3600.0
 _GLOO = "gloo"
 _LOOPBACK = "127.0.0.1"
-_PASSED_ON = ("IR_", "VLLM_", "HF_", "TORCHINDUCTOR_", "XDG_", "GOMP_")
+_PASSED_ON = ("IR_", "VLLM_", "HF_", "XDG_", "GOMP_")
+_SECRET = re.compile("TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 
 
 class RankWorkers:
@@ -61,7 +63,6 @@ class RankWorkers:
         self._size = settings.tensor_parallel_size
         self._group: RankGroup | None = None
         self._runner: RankRunner | None = None
-        self._segments: list[str] = []
         self._has_failed = threading.Event()
 
     def launch(self) -> None:
@@ -87,7 +88,9 @@ class RankWorkers:
         for place in group.places:
             logger.info("Rank %d: pid %d on %s", place.rank, place.pid, place.hostname)
         self._prepare()
-        facts = self._run("facts", self._is_one_node, phase="ranks", timeout_s=_LOAD_TIMEOUT_S)
+        is_one_node = self._is_one_node
+        facts = self._run("facts", is_one_node, phase="ranks", timeout_s=_LOAD_TIMEOUT_S)
+        compare_with_server(shared_facts(settings, is_one_node=is_one_node), facts[0])
         compare_facts(facts, "what they compute with")
         self._meet()
 
@@ -117,7 +120,7 @@ class RankWorkers:
     def allocate(self, bounds: EngineConfig) -> StepRunner:
         """Have each rank make its KV cache."""
         self._run("allocate", bounds, phase="load", timeout_s=_PREPARE_TIMEOUT_S)
-        self._runner = RankRunner(self._open_channel, bounds, self._root_cause)
+        self._runner = RankRunner(self._open_channel, bounds, self.failure, self._root_cause)
         return self._runner
 
     def compile(self, config: CompilationConfig, progress: Progress) -> CompileReport:
@@ -170,20 +173,19 @@ class RankWorkers:
         if self._runner is None:
             raise EngineDeadError("ranks serve before they have caches")
         self._runner.connect()
-        self._started.watch_closely()
 
     def failure(self) -> Exception | None:
         """What broke a rank."""
         return None if self._group is None else self._group.failure
 
     def close(self) -> None:
-        """End all ranks and what started them."""
+        """End all ranks and what started them; a step in progress fails."""
+        if self._runner is not None:
+            self._runner.fail("the server ends")
         if self._group is not None:
             self._group.close()
         if self._runner is not None:
             self._runner.close()
-        for name in self._segments:
-            remove_name(name)
 
     @property
     def _started(self) -> RankGroup:
@@ -205,7 +207,10 @@ class RankWorkers:
         )
 
     def _run(self, method: str, *arguments: object, **options: Any) -> list[Any]:
-        return self._started.call("run", method, *arguments, **options)
+        told = self._started.call("run", method, *arguments, **options)
+        for text in dict.fromkeys(text for _, warnings in told for text in warnings):
+            logger.warning("A rank: %s", text)
+        return [result for result, _ in told]
 
     def _prepare(self) -> None:
         nodes = _ranks_by_node(self._places)
@@ -215,6 +220,8 @@ class RankWorkers:
                 nodes[place.node_id].index(place.rank),
                 len(nodes[place.node_id]),
                 _LOOPBACK if self._is_one_node else place.node_ip,
+                self._started.directory,
+                is_alone=self._settings.ray_address is None,
             )
             for place in self._places
         ]
@@ -233,14 +240,14 @@ class RankWorkers:
         self._run("join", meeting, phase="ranks", timeout_s=_PREPARE_TIMEOUT_S)
 
     def _new_segment(self) -> str:
-        name = new_name()
-        self._segments.append(name)
-        return name
+        # The group's directory is in it, so that whoever ends the group finds it.
+        return f"/{self._started.shared_memory_prefix}{secrets.token_hex(8)}"
 
     def _open_channel(self) -> EngineEnd:
         group = self._started
         if not (self._is_one_node and can_share_memory()):
             logger.info("Steps reach the ranks by calls of Ray: they are not all on this machine")
+            group.watch_closely()
             return CallEngineEnd(group)
         name = self._new_segment()
         group.start_serving("run", "serve", name)
@@ -262,9 +269,14 @@ def _launch_options(settings: Settings) -> LaunchOptions:
         num_ranks=settings.tensor_parallel_size,
         ray_address=settings.ray_address,
         allow_insecure_ray=settings.allow_insecure_ray,
-        environment={n: v for n, v in os.environ.items() if n.startswith(_PASSED_ON)},
+        environment={name: os.environ[name] for name in os.environ if _is_passed_on(name)},
         heartbeat_timeout_s=settings.heartbeat_timeout,
     )
+
+
+def _is_passed_on(name: str) -> bool:
+    """Whether ranks elsewhere get a variable: a cluster shows them to all who can ask it."""
+    return name.startswith(_PASSED_ON) and not _SECRET.search(name)
 
 
 def _asks_for_gloo(settings: Settings) -> bool:

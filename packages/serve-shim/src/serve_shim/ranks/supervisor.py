@@ -7,7 +7,6 @@ start, and because Ray may end the process that it is in.
 
 import ctypes
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -16,6 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from serve_shim.ranks.group_files import remove_files
 from serve_shim.ranks.messages import Begin
 from serve_shim.ranks.process_mark import ProcessMark
 from serve_shim.ranks.supervision import LEAVE_TIMEOUT_S, Supervision
@@ -69,7 +69,7 @@ def _listen(
 def _end_everything(directory: Path, mark: ProcessMark) -> None:
     mark.end_all(but=[os.getpid()])
     _reap_children()
-    shutil.rmtree(directory, ignore_errors=True)
+    remove_files(directory)
 
 
 def _adopt_orphans() -> None:

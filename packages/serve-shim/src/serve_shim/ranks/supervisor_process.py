@@ -13,6 +13,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
+from serve_shim.ranks.group_files import remove_files
 from serve_shim.ranks.launch_environment import supervisor_environment
 from serve_shim.ranks.launch_options import LaunchOptions
 from serve_shim.ranks.process_mark import ProcessMark
@@ -93,7 +94,7 @@ class SupervisorProcess:
             self._process.kill()
             self._process.wait()
         self._mark.end_all()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        remove_files(self.directory)
         with self._lock:
             self._connection.close()
 
