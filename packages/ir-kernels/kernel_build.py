@@ -43,6 +43,8 @@ LINK_FLAGS = ("-shared", "-Wl,--no-as-needed", "-ltorch_cpu")
 TORCH_UNITS = (
     "binding.cpp",
     "binding_attention.cpp",
+    "binding_int8.cpp",
+    "binding_int8_rows.cpp",
     "binding_linear.cpp",
     "binding_quantized.cpp",
     "binding_rotary.cpp",

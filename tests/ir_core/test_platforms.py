@@ -24,8 +24,8 @@ def test_each_machine_has_its_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     xpu = machine(monkeypatch, xpu=True)
     assert [each.name for each in (cpu, cuda, rocm, xpu)] == ["cpu", "cuda", "rocm", "xpu"]
     for op in NORMS:
-        assert cuda.default_priority("eager")[op] == ("vllm_c", "native")
-        assert rocm.default_priority("eager")[op] == ("aiter", "vllm_c", "native")
+        assert cuda.default_priority("eager")[op] == ("vllm_c", "triton", "native")
+        assert rocm.default_priority("eager")[op] == ("aiter", "vllm_c", "triton", "native")
         assert xpu.default_priority("eager")[op] == ("xpu_kernels", "native")
         for platform in (cuda, rocm, xpu):
             assert platform.default_priority("inductor")[op] == ("native",)
@@ -44,9 +44,24 @@ def test_the_cpu_prefers_the_same_products_in_every_mode(monkeypatch: pytest.Mon
     for mode in EXECUTION_MODES:
         defaults = platform.default_priority(mode)
         assert defaults["linear"] == ("vllm_c", "float32_gemm", "native")
-        for op in ("linear_w4a16", "linear_w8a16", "embedding", "embedding_w8a16"):
+        for op in ("linear_w4a16", "linear_w8a16", "linear_w8a8", "embedding", "embedding_w8a16"):
             assert defaults[op] == ("vllm_c", "native")
         assert defaults["paged_attention"] == ("vllm_c", "native")
+        for first in ("", "rms_norm_", "fused_add_rms_norm_", "silu_and_mul_"):
+            assert defaults[f"{first}quantize_int8_per_token"] == ("vllm_c", "native")
+
+
+@pytest.mark.parametrize("hip", [None, "6.3"])
+def test_gpus_prefer_triton_in_every_mode_to_what_native_cannot_do_fast(
+    hip: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = machine(monkeypatch, cuda=True, hip=hip)
+    for mode in EXECUTION_MODES:
+        defaults = platform.default_priority(mode)
+        for op in ("linear_w4a16", "paged_attention"):
+            assert defaults[op] == ("triton", "native")
+    assert platform.default_priority("eager")["gelu_and_mul"] == ("triton", "native")
+    assert "gelu_and_mul" not in platform.default_priority("inductor")
 
 
 def test_a_platform_of_ones_own_overrides_either_hook() -> None:

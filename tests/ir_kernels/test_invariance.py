@@ -8,10 +8,18 @@ from torch import Tensor
 
 from ir_kernels import library
 from ir_kernels.fused_add_rms_norm.vllm_c import fused_add_rms_norm
+from ir_kernels.fused_add_rms_norm_quantize_int8_per_token.vllm_c import (
+    fused_add_rms_norm_quantize_int8_per_token,
+)
 from ir_kernels.qk_norm_rope.vllm_c import qk_norm_rope
+from ir_kernels.quantize_int8_per_token.vllm_c import quantize_int8_per_token
 from ir_kernels.rms_norm.vllm_c import rms_norm
+from ir_kernels.rms_norm_quantize_int8_per_token.vllm_c import rms_norm_quantize_int8_per_token
 from ir_kernels.rotary_embedding.vllm_c import rotary_embedding
 from ir_kernels.silu_and_mul.vllm_c import silu_and_mul
+from ir_kernels.silu_and_mul_quantize_int8_per_token.vllm_c import (
+    silu_and_mul_quantize_int8_per_token,
+)
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Above every grain, so that several threads do take part.
@@ -49,6 +57,10 @@ def all_ops(dtype: torch.dtype, rows: slice = slice(None)) -> list[Tensor]:
         rms_norm(x, None, 1e-5),
         *fused_add_rms_norm(x.clone(), other.clone(), weight, 1e-5),
         silu_and_mul(x),
+        *quantize_int8_per_token(x),
+        *rms_norm_quantize_int8_per_token(x, weight, 1e-5),
+        *fused_add_rms_norm_quantize_int8_per_token(x, other, weight.float(), 1e-5),
+        *silu_and_mul_quantize_int8_per_token(x),
         *rotary_embedding(x, other, positions, cos_sin, WIDTH),
         *rotary_embedding(x, other, positions, cos_sin, WIDTH, False),
         *qk_norm_rope(*heads, weight, weight.float(), 1e-5, positions, cos_sin, WIDTH),

@@ -14,9 +14,14 @@ COMPILED_OPS = ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedd
 CONFORMING_OPS = (
     *COMPILED_OPS,
     "qk_norm_rope",
+    "quantize_int8_per_token",
+    "rms_norm_quantize_int8_per_token",
+    "fused_add_rms_norm_quantize_int8_per_token",
+    "silu_and_mul_quantize_int8_per_token",
     "linear",
     "linear_w4a16",
     "linear_w8a16",
+    "linear_w8a8",
     "embedding",
     "embedding_w8a16",
     "paged_attention",
@@ -33,7 +38,7 @@ def implementations(names: tuple[str, ...]) -> list[tuple[str, str]]:
 
 def test_every_op_gets_its_providers(registry: ir.Registry) -> None:
     providers = {name: set(registry[name].implementations) - {"native"} for name in COMPILED_OPS}
-    ours = {"vllm_c", "aiter", "xpu_kernels"}
+    ours = {"vllm_c", "aiter", "xpu_kernels", "triton"}
     assert all(each == ours for each in providers.values()), providers
 
 

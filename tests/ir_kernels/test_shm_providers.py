@@ -37,7 +37,8 @@ def arguments(name: str, x: torch.Tensor = X) -> tuple[Any, ...]:
 
 
 def reasons(op: ir.IrOp, x: torch.Tensor = X) -> dict[str, str]:
-    with op.registry.priorities.override({op.name: list(PROVIDERS)}):
+    there = [each for each in PROVIDERS if each in op.implementations]
+    with op.registry.priorities.override({op.name: there}):
         selection = op.select(*arguments(op.name, x))
     return {each.provider: each.reason for each in selection.rejections}
 
@@ -45,8 +46,10 @@ def reasons(op: ir.IrOp, x: torch.Tensor = X) -> dict[str, str]:
 @pytest.mark.parametrize("name", FOLDERS)
 def test_every_collective_has_every_provider(name: str, collectives: ir.Registry) -> None:
     found = collectives[name].implementations
-    assert set(found) == {*PROVIDERS, "native"}
-    assert all(found[each].opaque and found[each].batch_invariant for each in PROVIDERS)
+    missing = {"nccl"} if name == "all_reduce_add_rms_norm" else set[str]()
+    assert set(found) == {*PROVIDERS, "native"} - missing
+    added = [each for each in found.values() if each.provider != "native"]
+    assert all(each.opaque and each.batch_invariant for each in added)
 
 
 @pytest.mark.usefixtures("compiled")

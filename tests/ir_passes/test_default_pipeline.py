@@ -14,15 +14,20 @@ from ir_passes.transforms.shard_sequence import ShardSequence
 from .passes import DoubleToSum, OnManyRanks, named
 
 NAMES = tuple(each.name for each in PASSES)
-FUSIONS = "fuse_qk_norm_rope → fuse_add_rms_norm → fuse_all_reduce_add_rms_norm"
+FUSIONS = (
+    "fuse_qk_norm_rope → fuse_add_rms_norm → fuse_all_reduce_add_rms_norm → fuse_norm_quantize → "
+    "fuse_activation_quantize"
+)
 
 
 def test_default_is_the_shipped_passes_in_order() -> None:
     pipeline = build_pipeline(PassConfig())
     fusions = ("fuse_qk_norm_rope", "fuse_add_rms_norm")
     of_ranks = ("shard_sequence", "overlap_collectives", "fuse_all_reduce_add_rms_norm")
-    assert pipeline.names == NAMES == ("eliminate_noops", *fusions, *of_ranks)
-    assert [entry.is_enabled for entry in pipeline] == [True, True, True, False, False, True]
+    of_quantisation = ("fuse_norm_quantize", "fuse_activation_quantize")
+    assert pipeline.names == NAMES == ("eliminate_noops", *fusions, *of_ranks, *of_quantisation)
+    disabled = [entry.name for entry in pipeline if not entry.is_enabled]
+    assert disabled == ["shard_sequence", "overlap_collectives"]
     assert not any(entry.is_wanted for entry in pipeline)
     assert pipeline.conflicts() == ()
 
@@ -72,7 +77,9 @@ def test_option_of_a_default_pass_turns_it_off_or_asks_for_it() -> None:
 
 def test_option_that_no_pass_serves_is_named() -> None:
     config = PassConfig(enable_sp=True, fuse_norm_quant=True, verify_each=True)
-    assert unserved_options(config, build_pipeline(config)) == ("fuse_norm_quant",)
+    assert unserved_options(config, build_pipeline(config)) == ()
+    only_one = build_pipeline(config, passes=(OnManyRanks(),))
+    assert unserved_options(config, only_one) == ("fuse_norm_quant",)
     none = build_pipeline(config, passes=(DoubleToSum(),))
     assert unserved_options(config, none) == ("fuse_norm_quant", "enable_sp")
 

@@ -71,7 +71,7 @@ class RankServer:
     def complete(self, **fields: Any) -> httpx.Response:
         body = {"prompt": [5, 9, 14], "max_tokens": 4, "temperature": 0, **fields}
         url = f"{self.server.url}/v1/completions"
-        return httpx.post(url, json=body, timeout=60, trust_env=False)
+        return httpx.post(url, json=body, timeout=100, trust_env=False)
 
     def in_flight(self, num_tokens: int, *, waits: bool = True) -> "InFlight":
         """A request for so many tokens; by default it is being answered when this returns."""

@@ -6,14 +6,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
-#include <memory>
-#include <new>
 #include <optional>
 
 #include "isa_select.h"
 #include "kernels.h"
 #include "tensor_rows.h"
+#include "thread_buffer.h"
 
 namespace ir_kernels {
 namespace {
@@ -24,27 +22,6 @@ constexpr int64_t kPanelRows = 16;
 // Multiplications, and elements copied, below which a second thread costs more than it saves.
 constexpr int64_t kProductGrain = 131072;
 constexpr int64_t kCopyGrain = 65536;
-
-// Memory that a thread keeps from call to call: fresh pages would cost more than the product.
-class Buffer {
- public:
-  void* at_least(int64_t bytes) {
-    if (bytes <= size_) return data_.get();
-    data_.reset();
-    size_ = 0;
-    data_.reset(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
-    if (data_ == nullptr) throw std::bad_alloc();
-    size_ = bytes;
-    return data_.get();
-  }
-
- private:
-  struct Free {
-    void operator()(void* data) const { std::free(data); }
-  };
-  std::unique_ptr<void, Free> data_;
-  int64_t size_ = 0;
-};
 
 int64_t last_size(const Tensor& tensor) { return tensor.size(tensor.dim() - 1); }
 
@@ -129,8 +106,8 @@ void prepare(const QuantizedArgs& args) {
 }
 
 void multiply(QuantizedArgs& args) {
-  static thread_local Buffer prepared;
-  static thread_local Buffer scratch;
+  static thread_local ThreadBuffer prepared;
+  static thread_local ThreadBuffer scratch;
   const KernelTable& table = kernels();
   const QuantizedSizes sizes = table.quantized_sizes(args);
   args.prepared = prepared.at_least(sizes.prepared);

@@ -50,6 +50,32 @@ struct SiluArgs {
   int64_t size;
 };
 
+// Where rows go as int8 and a scale each, dense. `row` is a thread's own, for a row as x's type.
+struct Int8Rows {
+  int8_t* q;
+  float* scale;
+  void* row;
+};
+
+struct QuantizeArgs {
+  Dtype dtype;
+  Rows x;
+  int64_t size;
+  Int8Rows to;
+};
+
+// fused_add_rms_norm_int8 reads x and residual, and writes their sum into out; else out is unused.
+struct NormInt8Args {
+  NormArgs norm;
+  Int8Rows to;
+};
+
+// The rows of out are unused.
+struct SiluInt8Args {
+  SiluArgs silu;
+  Int8Rows to;
+};
+
 struct Heads {
   void* data;
   int64_t num_heads;
@@ -177,6 +203,29 @@ struct QuantizedSizes {
   int64_t scratch;
 };
 
+// Shapes: x [num_tokens][inner] of int8; weight [num_outputs][inner] of int8 in panels of 16 rows,
+// units of four elements; x_scale [num_tokens] and weight_scale [num_outputs]; out dense.
+struct Int8Args {
+  Dtype dtype;  // of bias and out
+  Rows x;
+  const float* x_scale;
+  const uint8_t* weight;
+  const float* weight_scale;
+  const void* bias;  // [num_outputs], null for none
+  void* out;         // [num_tokens][num_outputs]
+  int64_t num_tokens;
+  int64_t inner;
+  int64_t num_outputs;
+  void* prepared;  // what `int8_prepare` makes of x for all threads
+  void* scratch;   // each thread's own
+};
+
+// Bytes of `prepared` and of `scratch`.
+struct Int8Sizes {
+  int64_t prepared;
+  int64_t scratch;
+};
+
 // Rows of 8-bit weights in panels, as `dtype`. Ids have been checked against `num_rows`.
 struct QuantizedEmbeddingArgs {
   Dtype dtype;
@@ -232,6 +281,10 @@ struct KernelTable {
   void (*fused_add_rms_norm)(const NormArgs&, int64_t begin, int64_t end);
   void (*sum_add_rms_norm)(const SumNormArgs&, int64_t begin, int64_t end);
   void (*silu_and_mul)(const SiluArgs&, int64_t begin, int64_t end);
+  void (*quantize_int8)(const QuantizeArgs&, int64_t begin, int64_t end);
+  void (*rms_norm_int8)(const NormInt8Args&, int64_t begin, int64_t end);
+  void (*fused_add_rms_norm_int8)(const NormInt8Args&, int64_t begin, int64_t end);
+  void (*silu_and_mul_int8)(const SiluInt8Args&, int64_t begin, int64_t end);
   void (*rotary_embedding)(const RotaryArgs&, int64_t begin, int64_t end);
   void (*qk_norm_rope)(const QkNormRopeArgs&, int64_t begin, int64_t end);
   void (*embedding)(const EmbeddingArgs&, int64_t begin, int64_t end);
@@ -249,6 +302,9 @@ struct KernelTable {
   void (*quantized_prepare)(const QuantizedArgs&, int64_t begin, int64_t end);  // tokens
   void (*quantized_product)(const QuantizedArgs&, int64_t begin, int64_t end);  // panels
   void (*quantized_embedding)(const QuantizedEmbeddingArgs&, int64_t begin, int64_t end);
+  Int8Sizes (*int8_sizes)(const Int8Args&);
+  void (*int8_prepare)(const Int8Args&, int64_t begin, int64_t end);  // tokens
+  void (*int8_product)(const Int8Args&, int64_t begin, int64_t end);  // panels
 };
 
 extern const KernelTable portable_kernels;

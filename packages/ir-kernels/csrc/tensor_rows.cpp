@@ -63,6 +63,12 @@ Rows rows_of(const Tensor& tensor) {
 }
 
 Tensor empty_rows(const Tensor& x, int64_t last) {
+  int32_t dtype;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(x.get(), &dtype));
+  return empty_rows(x, last, dtype);
+}
+
+Tensor empty_rows(const Tensor& x, int64_t last, int32_t dtype) {
   std::array<int64_t, 64> sizes;  // torch's own limit on dimensions
   std::array<int64_t, 64> strides;
   const int64_t rank = x.dim();
@@ -73,8 +79,6 @@ Tensor empty_rows(const Tensor& x, int64_t last) {
     strides[i] = stride;
     stride *= sizes[i] > 1 ? sizes[i] : 1;
   }
-  int32_t dtype;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(x.get(), &dtype));
   AtenTensorHandle handle;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
       rank, sizes.data(), strides.data(), dtype, aoti_torch_device_type_cpu(), 0, &handle));

@@ -33,6 +33,9 @@ Rows rows_of(const Tensor& tensor);
 // A new contiguous tensor of x's shape and dtype, its last dimension replaced by `last`.
 Tensor empty_rows(const Tensor& x, int64_t last);
 
+// The same with a dtype, one of aoti_torch_dtype_*().
+Tensor empty_rows(const Tensor& x, int64_t last, int32_t dtype);
+
 bool has_same_shape(const Tensor& a, const Tensor& b);
 
 }  // namespace ir_kernels

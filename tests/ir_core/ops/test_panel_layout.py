@@ -135,7 +135,8 @@ def test_scales_are_packed_by_element_and_the_absent_stay_absent() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["linear", "linear_w4a16", "linear_w8a16", "embedding", "embedding_w8a16"]
+    "name",
+    ["linear", "linear_w4a16", "linear_w8a16", "linear_w8a8", "embedding", "embedding_w8a16"],
 )
 def test_every_op_on_loaded_matrices_can_have_panels(name: str) -> None:
     assert ir.registry()[name].layouts[:2] == ("plain", "panel16")

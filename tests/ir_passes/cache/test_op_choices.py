@@ -12,6 +12,7 @@ import pytest
 from torch import Tensor
 
 from ir_core import Registry
+from ir_core.autotuning.table import TunedChoice
 from ir_passes.cache.op_choices import OpChoices
 from ir_passes.errors import CannotStoreError
 
@@ -107,9 +108,29 @@ def preferring(registry: Registry, lists: dict[str, list[str]]) -> Registry:
     return registry
 
 
+def tuned(registry: Registry, provider: str) -> Registry:
+    choice = TunedChoice("scale", "x: float32[*, 4]", "fast", provider, (), ())
+    registry.priorities.adopt_tuned([choice])
+    return registry
+
+
+def test_choices_that_timing_changed_are_conditions() -> None:
+    stored = OpChoices.from_json(choices(tuned(make(), "native")).to_json())
+    assert stored.failure(tuned(make(), "native")) is None
+    assert stored.failure(make()) == (
+        "timing prefers the priority's for `scale` with x: float32[*, 4], and preferred native"
+    )
+
+
+def test_choices_that_timing_has_not_changed_are_none(stored: OpChoices) -> None:
+    assert stored.failure(tuned(make(), "fast")) is None
+    assert "timing prefers native for `scale`" in str(stored.failure(tuned(make(), "native")))
+
+
 def test_changed_file_of_an_implementation(stored: OpChoices) -> None:
     module = next(name for name in stored.files if name.startswith("module "))
-    changed = OpChoices(stored.declared, stored.ops, {**stored.files, module: "0" * 64})
+    files = {**stored.files, module: "0" * 64}
+    changed = OpChoices(stored.declared, stored.ops, files, stored.tuned)
     assert changed.failure(make()) == f"{module} has changed, on which an op rests"
 
 

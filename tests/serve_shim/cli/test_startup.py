@@ -1,3 +1,4 @@
+import gc
 import os
 import subprocess
 import sys
@@ -7,7 +8,12 @@ import pytest
 
 from serve_shim.errors import SettingsError
 from serve_shim.settings import resolve
-from serve_shim.startup import count_cores, prepare_process
+from serve_shim.startup import (
+    count_cores,
+    pause_collection,
+    prepare_process,
+    resume_collection,
+)
 
 
 def prepare(*argv: str, **environ: str) -> dict[str, str]:
@@ -211,3 +217,16 @@ def test_a_temporary_directory_is_gone_after_exit(tmp_path: Path):
     directory = Path(done.stdout.strip())
     assert directory.parent == tmp_path
     assert not directory.exists()
+
+
+def test_cycles_are_collected_again_after_the_imports() -> None:
+    was_enabled, before = gc.isenabled(), gc.get_freeze_count()
+    try:
+        pause_collection()
+        assert not gc.isenabled()
+        resume_collection()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > before
+    finally:
+        gc.unfreeze()
+        (gc.enable if was_enabled else gc.disable)()

@@ -9,12 +9,12 @@ from torch import Tensor
 import ir_core as ir
 from serve_shim.models.matrix import Matrix, MatrixUse
 from serve_shim.models.parameters import ParameterMaker
-from serve_shim.models.weight_form import DENSE, W4A16, W4A16_MINIMUM, W8A16, WeightForm
+from serve_shim.models.weight_form import DENSE, W4A16, W4A16_MINIMUM, W8A8, W8A16, WeightForm
 
 _ROWS, _COLUMNS = 37, 96
 _FORMS = [DENSE, W4A16, W4A16_MINIMUM, W8A16]
 _WITH_LOOKUP = [form for form in _FORMS if form.has_lookup]
-_OPS = ("linear", "linear_w4a16", "linear_w8a16", "embedding", "embedding_w8a16")
+_OPS = ("linear", "linear_w4a16", "linear_w8a16", "linear_w8a8", "embedding", "embedding_w8a16")
 
 
 @pytest.fixture(autouse=True)
@@ -74,9 +74,30 @@ def test_rows_are_looked_up_in_the_dtype(form: WeightForm) -> None:
     assert torch.equal(matrix.embed(ids), _values(matrix)[ids].bfloat16())
 
 
-@pytest.mark.parametrize("form", [W4A16, W4A16_MINIMUM], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_w8a8_multiplies_activations_rounded_to_bytes(bias: bool) -> None:
+    matrix = _make(W8A8, bias=bias)
+    x = torch.randn(2, 3, _COLUMNS, generator=torch.Generator().manual_seed(3)).bfloat16()
+    integers, x_scale = ir.ops.quantize_int8_per_token(x)
+    values = matrix.weight.float() * matrix.get_parameter("weight_scale")[:, None]
+    expected = (integers.float() * x_scale) @ values.T
+    if matrix.bias is not None:
+        expected = expected + matrix.bias.float()
+    found = matrix(x)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected.bfloat16(), atol=1e-4, rtol=8e-3)
+
+
+def test_w8a8_reads_one_scale_for_any_columns_of_a_row() -> None:
+    matrix = _make(W8A8)
+    weight, scale = matrix.stored_rows(3, 8, 25)
+    assert (weight.shape, scale.shape) == ((5, 25), (5,))
+    assert scale.data_ptr() == matrix.get_parameter("weight_scale")[3:].data_ptr()
+
+
+@pytest.mark.parametrize("form", [W4A16, W4A16_MINIMUM, W8A8], ids=str)
 def test_table_of_a_form_without_look_ups_is_refused(form: WeightForm) -> None:
-    with pytest.raises(ValueError, match="no op looks up rows of w4a16"):
+    with pytest.raises(ValueError, match=f"no op looks up rows of {form.kind}"):
         _make(form, use=MatrixUse.PRODUCT | MatrixUse.LOOKUP)
 
 

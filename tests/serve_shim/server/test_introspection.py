@@ -3,9 +3,12 @@
 import asyncio
 from importlib.metadata import version
 
+import pytest
 import torch
 
 import ir_core as ir
+from ir_core import Rejection
+from ir_core.autotuning.table import Timing, TunedChoice, TunedTable
 
 from .client import Client
 from .fake_engine import FakeEngine
@@ -38,3 +41,20 @@ def test_selections_agree_with_ir_core_and_the_metrics(client: Client) -> None:
     text = client.get("/metrics").body.decode()
     for row in rows:
         assert f'ir_impl_info{{op="{row["op"]}",provider="{row["provider"]}"}} 1.0' in text
+
+
+def test_what_timing_chose_is_shown(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    timings = (Timing("vllm_c", {1: 12.1}), Timing("native", {1: 40.3}))
+    rejections = (Rejection("triton", "needs a GPU"),)
+    choice = TunedChoice("silu_and_mul", "x: a", "native", "vllm_c", timings, rejections)
+    monkeypatch.setattr(ir.registry().priorities, "_tuned", TunedTable([choice]))
+    assert client.get("/debug/ir").json()["autotuned"] == [
+        {
+            "op": "silu_and_mul",
+            "signature": "x: a",
+            "default": "native",
+            "provider": "vllm_c",
+            "microseconds": {"vllm_c": {"1": 12.1}, "native": {"1": 40.3}},
+            "rejections": [{"provider": "triton", "reason": "needs a GPU"}],
+        }
+    ]

@@ -27,7 +27,6 @@ SETTINGS = {n.path: n for n in walk(ROOT) if isinstance(n, Leaf | Table)}
         "-cc.mode=1",
         "-cc.mode=dynamo_trace_once",
         "--compilation-config '{\"mode\": 2}'",
-        "-cc.autotune=on",
     ],
 )
 def test_what_would_do_nothing_is_refused(line: str):
@@ -73,6 +72,8 @@ def test_what_is_already_so_is_accepted(line: str):
         "-tp 2 --ray-address=h:1 --allow-insecure-ray --heartbeat-timeout=3 --check-rank-tokens",
         "-cc.pass_config.enable_sp",
         "-cc.pass_config.sp_min_token_num=8",
+        "--autotune=on",
+        "-cc.autotune=cached",
         "--disable-pass=a",
         "--pass-limit=0",
         "--verify-each-pass",

@@ -28,8 +28,8 @@ def test_text_shows_every_value_with_its_source():
     assert 'rms_norm: ["a", "b"] # `--ir-op-priority.rms-norm`' in squeezed
     assert '# host: "127.0.0.1" # default' in squeezed
     assert '# backend: "inductor" # default' in squeezed
-    (autotune,) = [line for line in squeezed if line.startswith('# autotune: "off" # ')]
-    assert "not available yet" in autotune
+    (pickle,) = [line for line in squeezed if line.startswith("# allow_pickle_weights: false # ")]
+    assert "refused: reading a pickle" in pickle
 
 
 @pytest.mark.parametrize(

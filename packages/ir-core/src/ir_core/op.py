@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ir_core import fast_path
 from ir_core.declaration import Declaration, check_name
-from ir_core.dispatch import Choice, LayoutChoice, choose, choose_layout
+from ir_core.dispatch import Choice, LayoutChoice, choose_layout
 from ir_core.errors import (
     ArgumentError,
     DuplicateRegistrationError,
@@ -350,8 +350,7 @@ class IrOp:
 
     def choose(self, values: Sequence[Any]) -> Choice:
         """Choose for one value per parameter; `select` with what the choice rests on."""
-        providers = self.registry.candidates(self)
-        return choose(self, providers, values, self.registry.is_batch_invariant())
+        return self.registry.choose(self, values)
 
     def forget_choices(self) -> None:
         """Drop remembered choices, because a priority or an implementation has changed."""

@@ -12,18 +12,37 @@ EXECUTION_MODES: tuple[ExecutionMode, ...] = ("eager", "inductor")
 
 _COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 _OVERLAPPED = ("linear_reduce_scatter", "all_gather_linear")
+_INT8_ROWS = (
+    "quantize_int8_per_token",
+    "rms_norm_quantize_int8_per_token",
+    "fused_add_rms_norm_quantize_int8_per_token",
+    "silu_and_mul_quantize_int8_per_token",
+)
 # What Inductor cannot fuse or must not split: the same lists in eager mode and compiled.
 _CPU_PRODUCTS: Mapping[str, Sequence[str]] = {
     # `float32_gemm` runs only where torch has no fast 16-bit GEMM; there it is some times faster.
     "linear": ("vllm_c", "float32_gemm", "native"),
     **dict.fromkeys(
-        ("linear_w4a16", "linear_w8a16", "embedding", "embedding_w8a16", "paged_attention"),
+        (
+            "linear_w4a16",
+            "linear_w8a16",
+            "linear_w8a8",
+            "embedding",
+            "embedding_w8a16",
+            "paged_attention",
+            *_INT8_ROWS,
+        ),
         ("vllm_c", "native"),
     ),
     "sample_tokens": ("vllm_c", "native"),
     **dict.fromkeys((*_COLLECTIVES, *_OVERLAPPED), ("shm", "gloo", "native")),
     "all_reduce_add_rms_norm": ("shm", "native"),  # others would do it in two steps
 }
+# The same on a GPU: native attention asks the device for every length, and native `linear_w4a16`
+# makes the whole weight anew at each call.
+_GPU_PRODUCTS: Mapping[str, Sequence[str]] = dict.fromkeys(
+    ("linear_w4a16", "paged_attention"), ("triton", "native")
+)
 _KERNEL_OPS = (
     "rms_norm",
     "fused_add_rms_norm",
@@ -58,7 +77,9 @@ class Platform:
 class BuiltinPlatform(Platform):
     """A platform known here: `eager` lists apply in eager mode, `inductor` ones when compiled.
 
-    With Inductor most platforms prefer native, which it fuses with its neighbours.
+    With Inductor most platforms prefer native, which it fuses with its neighbours. On a GPU that is
+    so for every op that it can fuse: the vendors' libraries, then `triton`, are for eager mode,
+    where native is a launch for each of its steps. What is faster compiled was not measured.
     """
 
     def __init__(
@@ -82,8 +103,8 @@ def builtin_platform() -> Platform:
     """The platform of this machine among those known here: rocm, cuda, xpu or cpu."""
     if torch.cuda.is_available():
         if torch.version.hip:
-            return _gpu("rocm", _norms_and_activations("aiter", "vllm_c", "native"))
-        return _gpu("cuda", _norms_and_activations("vllm_c", "native"))
+            return _gpu("rocm", _norms_and_activations("aiter", "vllm_c", "triton", "native"))
+        return _gpu("cuda", _norms_and_activations("vllm_c", "triton", "native"))
     if torch.xpu.is_available():
         return BuiltinPlatform("xpu", _norms_and_activations("xpu_kernels", "native"))
     cpu = {**_norms_and_activations("vllm_c", "native"), **_CPU_PRODUCTS}
@@ -97,8 +118,9 @@ def _gpu(name: str, eager: Mapping[str, Sequence[str]]) -> Platform:
         **dict.fromkeys(_COLLECTIVES, ("nccl", "native")),
         **dict.fromkeys(_OVERLAPPED, ("symm_mem", "native")),
     }
-    inductor = _norms_and_activations("native")
-    return BuiltinPlatform(name, {**eager, **collectives}, {**inductor, **collectives})
+    both = {**_GPU_PRODUCTS, **collectives}
+    eager = {**eager, "gelu_and_mul": ("triton", "native"), **both}
+    return BuiltinPlatform(name, eager, {**_norms_and_activations("native"), **both})
 
 
 def _norms_and_activations(*providers: str) -> Mapping[str, Sequence[str]]:

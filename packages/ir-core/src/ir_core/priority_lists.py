@@ -1,7 +1,7 @@
 """Ordered provider lists per op: what users ask for, checked, and how it resolves with defaults.
 
-The user's list comes first (a scoped override before the process-wide one), then the platform's
-default, then `native`. Chooses nothing: that is `dispatch`.
+The user's list comes first (a scoped override before the process-wide one), then what timing chose
+for such calls, then the platform's default, then `native`. Chooses nothing: that is `dispatch`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from ir_core.errors import PriorityError
 from ir_core.implementation import NATIVE
 
 USER = "user"
+TUNED = "autotuned"
 PriorityLists = Mapping[str, "str | Sequence[str]"]
 
 
@@ -53,7 +54,10 @@ class IrOpPriorityConfig(Mapping[str, tuple[str, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class PriorityEntry:
-    """One provider of a resolved list; `source` is "user", "platform NAME" or "fallback"."""
+    """One provider of a resolved list.
+
+    `source` is "user", "autotuned", "platform NAME" or "fallback".
+    """
 
     provider: str
     source: str
@@ -95,10 +99,19 @@ def parse_providers(op: str, providers: object) -> tuple[str, ...]:
 
 
 def resolve(
-    op: str, registered: Sequence[str], user: Sequence[str], default: Sequence[str], platform: str
+    op: str,
+    registered: Sequence[str],
+    user: Sequence[str],
+    default: Sequence[str],
+    platform: str,
+    tuned: Sequence[str] = (),
 ) -> ResolvedPriority:
-    """Join the user's list, the platform's default and native; unregistered defaults drop out."""
+    """Join the lists in the order of `user`, `tuned`, `default` and native.
+
+    Whatever is not registered drops out.
+    """
     entries = [PriorityEntry(provider, USER) for provider in user]
+    entries += [PriorityEntry(provider, TUNED) for provider in tuned]
     entries += [PriorityEntry(name, f"platform {platform}") for name in default]
     entries.append(PriorityEntry(NATIVE, "fallback"))
     first: dict[str, PriorityEntry] = {}

@@ -1,13 +1,17 @@
-"""The priorities in force: process-wide user lists, scoped overrides, the platform's defaults."""
+"""The priorities in force: process-wide user lists, scoped overrides, what timing chose, defaults.
+
+Times nothing: that is `autotuning`.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ir_core.autotuning.table import TunedChoice, TunedTable
 from ir_core.errors import PriorityError, UnknownProviderError
 from ir_core.platforms import EXECUTION_MODES, ExecutionMode, Platform
 from ir_core.priority_lists import (
@@ -44,6 +48,7 @@ class PriorityState:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._user = IrOpPriorityConfig()
+        self._tuned = TunedTable()
         self._mode: ExecutionMode = "eager"
         self._scope: ContextVar[Scope | None] = ContextVar("ir_priority", default=None)
         self._scopes: dict[IrOpPriorityConfig, Scope] = {}
@@ -55,6 +60,16 @@ class PriorityState:
     def mode(self) -> ExecutionMode:
         """Which of the platform's defaults apply."""
         return self._mode
+
+    @property
+    def tuned(self) -> TunedTable:
+        """What timing has chosen, by op and signature."""
+        return self._tuned
+
+    def adopt_tuned(self, choices: Iterable[TunedChoice]) -> None:
+        """Put choices in force, process-wide and for good: one that is in force already stays."""
+        self._tuned = self._tuned.extended(choices)
+        self._registry.forget_choices()
 
     def set_mode(self, mode: ExecutionMode) -> None:
         """Apply the platform's defaults for "eager" or "inductor", process-wide.
@@ -118,15 +133,19 @@ class PriorityState:
                     )
         return parsed
 
-    def resolve(self, op: IrOp) -> ResolvedPriority:
-        """The effective order of providers for one op in this context."""
+    def resolve(self, op: IrOp, values: Sequence[Any] | None = None) -> ResolvedPriority:
+        """The effective order of providers for one op in this context.
+
+        With the values of a call, one per parameter, what timing chose for such calls is in it.
+        """
         scope = self._scope.get()
         user = scope.lists.get(op.name) if scope else None
         if user is None:
             user = self._user.get(op.name, ())
         platform = self._registry.platform()
         default = self._defaults(platform).get(op.name, ())
-        return resolve(op.name, tuple(op.implementations), user, default, platform.name)
+        tuned = () if values is None else self._tuned.preferred(op, values)
+        return resolve(op.name, tuple(op.implementations), user, default, platform.name, tuned)
 
     def warn_unknown_defaults(self, platform: Platform) -> None:
         """Say which ops a platform names that nobody registered; they may be another plug-in's."""

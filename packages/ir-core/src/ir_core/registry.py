@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
+from ir_core.autotuning.signature import signature_reads
 from ir_core.batch_invariance import is_batch_invariant, read_switch
 from ir_core.declaration import TokenDims, declare
+from ir_core.dispatch import Choice, choose
 from ir_core.donation import DonationCheck
 from ir_core.errors import DuplicateRegistrationError, UnknownOpError
 from ir_core.fingerprint import Fingerprinter
@@ -181,18 +184,30 @@ class Registry(Mapping[str, IrOp]):
         named = {entry.provider for entry in entries if entry.source == USER}
         self.log.record(selection, named)
 
-    def candidates(self, op: IrOp) -> tuple[str, ...]:
-        """Providers in the order they are asked.
+    def candidates(self, op: IrOp, values: Sequence[Any] | None = None) -> tuple[str, ...]:
+        """Providers in the order they are asked, by a call with these values if some are given.
 
         With batch invariance on, those that declare it follow the priority, so that one is found
         where the priority names none.
         """
         self.load_plugins()
-        providers = self.priorities.resolve(op).providers
+        providers = self.priorities.resolve(op, values).providers
         if not self.is_batch_invariant():
             return providers
         extra = [name for name, each in op.implementations.items() if each.batch_invariant]
         return tuple(dict.fromkeys((*providers, *extra)))
+
+    def choose(self, op: IrOp, values: Sequence[Any]) -> Choice:
+        """Choose for one value per parameter, with what the choice rests on.
+
+        Raises:
+            NoImplementationError, PredicateError: as `dispatch.choose`.
+        """
+        choice = choose(op, self.candidates(op, values), values, self.is_batch_invariant())
+        if not self.priorities.tuned.changes(op.name):
+            return choice
+        # Which providers were asked rests on the signature too.
+        return replace(choice, reads=choice.reads | signature_reads(op), asked=True)
 
     def platform(self) -> Platform:
         """The platform whose default priorities apply."""

@@ -12,17 +12,23 @@ from ir_kernels import (
     embedding,
     embedding_w8a16,
     fused_add_rms_norm,
+    fused_add_rms_norm_quantize_int8_per_token,
+    gelu_and_mul,
     linear,
     linear_reduce_scatter,
     linear_w4a16,
+    linear_w8a8,
     linear_w8a16,
     paged_attention,
     qk_norm_rope,
+    quantize_int8_per_token,
     reduce_scatter,
     rms_norm,
+    rms_norm_quantize_int8_per_token,
     rotary_embedding,
     sample_tokens,
     silu_and_mul,
+    silu_and_mul_quantize_int8_per_token,
 )
 
 
@@ -35,11 +41,19 @@ def register(registry: ir.Registry | None = None) -> None:
     rms_norm.register(ops["rms_norm"])
     fused_add_rms_norm.register(ops["fused_add_rms_norm"])
     silu_and_mul.register(ops["silu_and_mul"])
+    gelu_and_mul.register(ops["gelu_and_mul"])
+    quantize_int8_per_token.register(ops["quantize_int8_per_token"])
+    rms_norm_quantize_int8_per_token.register(ops["rms_norm_quantize_int8_per_token"])
+    fused_add_rms_norm_quantize_int8_per_token.register(
+        ops["fused_add_rms_norm_quantize_int8_per_token"]
+    )
+    silu_and_mul_quantize_int8_per_token.register(ops["silu_and_mul_quantize_int8_per_token"])
     rotary_embedding.register(ops["rotary_embedding"])
     qk_norm_rope.register(ops["qk_norm_rope"])
     linear.register(ops["linear"])
     linear_w4a16.register(ops["linear_w4a16"])
     linear_w8a16.register(ops["linear_w8a16"])
+    linear_w8a8.register(ops["linear_w8a8"])
     embedding.register(ops["embedding"])
     embedding_w8a16.register(ops["embedding_w8a16"])
     paged_attention.register(ops["paged_attention"])

@@ -20,6 +20,14 @@ def activation(x: Tensor, device: str, dtypes: tuple[dtype, ...] = FLOATS) -> st
     return ""
 
 
+def one_device(x: Tensor, **others: Tensor | None) -> str:
+    """What goes with x lies on its device, as far as it is there."""
+    for other_name, other in others.items():
+        if other is not None and other.device != x.device:
+            return f"needs one device for all; x is on {x.device}, {other_name} on {other.device}"
+    return ""
+
+
 def same_dtype(x: Tensor, other: Tensor, other_name: str) -> str:
     """Two activations have one dtype."""
     if other.dtype != x.dtype:
@@ -51,6 +59,11 @@ def rotary_table(positions: Tensor, cos_sin_cache: Tensor) -> str:
     if cos_sin_cache.dtype != float32:
         return f"needs a float32 `cos_sin_cache`, not {name(cos_sin_cache.dtype)}"
     return ""
+
+
+def at_most(limit: int, what: str, number: int) -> str:
+    """A size that a kernel holds at once stays within its limit."""
+    return f"holds up to {limit} {what}, not {number}" if number > limit else ""
 
 
 def token_ids(ids: Tensor) -> str:

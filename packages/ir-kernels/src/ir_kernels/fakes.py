@@ -20,6 +20,35 @@ def silu_and_mul(x: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
 
 
+def quantize_int8_per_token(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Contiguous int8 like `x`, and a float32 for each row."""
+    scale = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+    return x.new_empty(x.shape, dtype=torch.int8), scale
+
+
+def rms_norm_quantize_int8_per_token(
+    x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """As `quantize_int8_per_token`."""
+    return quantize_int8_per_token(x)
+
+
+def fused_add_rms_norm_quantize_int8_per_token(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    epsilon: float,
+    variance_size: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `quantize_int8_per_token`, and a contiguous tensor like `x`."""
+    return *quantize_int8_per_token(x), x.new_empty(x.shape)
+
+
+def silu_and_mul_quantize_int8_per_token(x: Tensor) -> tuple[Tensor, Tensor]:
+    """As `quantize_int8_per_token` of half of `x`."""
+    return quantize_int8_per_token(silu_and_mul(x))
+
+
 def rotary_embedding(
     query: Tensor,
     key: Tensor,
@@ -84,6 +113,18 @@ def linear_w8a16_panels(
     return linear_panels(x, weight, bias)
 
 
+def linear_w8a8_panels(
+    x: Tensor,
+    x_scale: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    dtype: torch.dtype,
+    bias: Tensor | None,
+) -> Tensor:
+    """As `linear_panels`, in `dtype`."""
+    return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=dtype)
+
+
 def embedding_panels(input_ids: Tensor, weight: Tensor) -> Tensor:
     """A row of `weight` for each id."""
     return weight.new_empty((input_ids.shape[0], weight.shape[1]))
@@ -105,6 +146,10 @@ FAKES: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "rms_norm": rms_norm,
         "fused_add_rms_norm": nothing,
         "silu_and_mul": silu_and_mul,
+        "quantize_int8_per_token": quantize_int8_per_token,
+        "rms_norm_quantize_int8_per_token": rms_norm_quantize_int8_per_token,
+        "fused_add_rms_norm_quantize_int8_per_token": fused_add_rms_norm_quantize_int8_per_token,
+        "silu_and_mul_quantize_int8_per_token": silu_and_mul_quantize_int8_per_token,
         "rotary_embedding": rotary_embedding,
         "qk_norm_rope": qk_norm_rope,
         "paged_attention": nothing,
@@ -112,6 +157,7 @@ FAKES: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "linear_panels": linear_panels,
         "linear_w4a16_panels": linear_w4a16_panels,
         "linear_w8a16_panels": linear_w8a16_panels,
+        "linear_w8a8_panels": linear_w8a8_panels,
         "embedding_panels": embedding_panels,
         "embedding_w8a16_panels": embedding_w8a16_panels,
     }

@@ -161,9 +161,9 @@ class PassConfig(ConfigModel):
     """Which graph passes are wanted; None leaves the decision to the optimization level."""
 
     fuse_norm_quant: bool | None = None
-    """Fuse a norm with the quantisation that follows it."""
+    """Fuse a norm with the quantisation that follows it; on unless it is false."""
     fuse_act_quant: bool | None = None
-    """Fuse an activation with the quantisation that follows it."""
+    """Fuse an activation with the quantisation that follows it; on unless it is false."""
     fuse_allreduce_rms: bool | None = None
     """Fuse all_reduce, residual add and norm; on unless it is false."""
     enable_qk_norm_rope_fusion: bool | None = None
@@ -215,7 +215,7 @@ class CompilationConfig(ConfigModel):
     inductor_compile_config: Mapping[str, JsonValue] = {}
     """Options handed to Inductor, by their names there."""
     autotune: Annotated[AutotuneMode, BeforeValidator(to_switch)] = AutotuneMode.OFF
-    """Time implementations per op and size: off, cached or on."""
+    """Let timing choose implementations before ready: off, cached (timed before) or on."""
     cache_mode: Annotated[CacheMode | None, BeforeValidator(to_switch)] = None
     """Use of the compile cache: off, ro, rw or require; rw unless IR_DISABLE_COMPILE_CACHE is 1."""
     cache_dir: FilePath | None = None

@@ -12,8 +12,10 @@ from ir_passes.errors import PipelineError
 from ir_passes.pipeline import Entry, Pipeline
 from ir_passes.plugins import Addition
 from ir_passes.transforms.eliminate_noops import EliminateNoops
+from ir_passes.transforms.fuse_activation_quantize import FuseActivationQuantize
 from ir_passes.transforms.fuse_add_rms_norm import FuseAddRmsNorm
 from ir_passes.transforms.fuse_all_reduce_add_rms_norm import FuseAllReduceAddRmsNorm
+from ir_passes.transforms.fuse_norm_quantize import FuseNormQuantize
 from ir_passes.transforms.fuse_qk_norm_rope import FuseQkNormRope
 from ir_passes.transforms.overlap_collectives import OverlapCollectives
 from ir_passes.transforms.shard_sequence import ShardSequence
@@ -25,6 +27,8 @@ PASSES: tuple[Pass, ...] = (
     ShardSequence(),
     OverlapCollectives(),
     FuseAllReduceAddRmsNorm(),
+    FuseNormQuantize(),
+    FuseActivationQuantize(),
 )
 """Wider fusions come before those whose pattern is a part of theirs; what is fused is sharded."""
 

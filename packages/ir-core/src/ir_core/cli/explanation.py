@@ -4,13 +4,15 @@ import argparse
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import ir_core as ir
+from ir_core.autotuning.table import TunedChoice
 from ir_core.cli.arguments import (
     example_arguments,
     parse_assignments,
@@ -18,6 +20,7 @@ from ir_core.cli.arguments import (
     parse_shape,
 )
 from ir_core.cli.errors import UsageError
+from ir_core.cli.stored_choices import adopt_stored
 from ir_core.errors import NoImplementationError
 from ir_core.op import IrOp
 from ir_core.weight_layouts import LAYOUT
@@ -43,7 +46,8 @@ class Explanation:
     """Why a call gets the implementation it gets; `selected` is None if no provider can run it.
 
     `layout` is that of the weights and `layouts` are all there are; None and none for an op without
-    weights.
+    weights. `tuned` is what timing says about such calls, and `remarks` why stored choices are not
+    used.
     """
 
     op: str
@@ -54,6 +58,8 @@ class Explanation:
     verdicts: tuple[Verdict, ...]
     layout: str | None
     layouts: tuple[str, ...]
+    tuned: TunedChoice | None = None
+    remarks: tuple[str, ...] = ()
 
     def to_text(self) -> str:
         """The arguments, then a line per provider in order of priority, the chosen one marked."""
@@ -69,6 +75,11 @@ class Explanation:
             lines.append(f"{mark} {each.provider:{width}}  {each.source:{sources}}  {said}")
         if self.layout is not None:
             lines.append(f"layout: {self.layout}, of {', '.join(self.layouts)}")
+        if self.tuned is not None:
+            lines.append(f"timed: {self.tuned.to_text()}")
+            out = self.tuned.rejections
+            lines += [f"  not chosen: {each.provider}: {each.reason}" for each in out]
+        lines += [f"autotuned: {each}" for each in self.remarks]
         lines.append(f"selected: {self.selected or 'none, the call is an error'}")
         return "\n".join(lines)
 
@@ -87,11 +98,15 @@ def run(options: argparse.Namespace) -> int:
     )
     if options.mode:
         ir.set_execution_mode(options.mode)
+    remarks: tuple[str, ...] = ()
+    if options.autotuned:
+        is_fused = op.registry.priorities.mode == "inductor"
+        remarks = adopt_stored(op, Path(options.autotuned), is_fused=is_fused)
     override = ir.priority({op.name: options.priority}) if options.priority else nullcontext()
     with override:
         if op.weights and LAYOUT not in assignments:
             arguments = _as_loaded(op, arguments)
-        explanation = explain(op, arguments)
+        explanation = replace(explain(op, arguments), remarks=remarks)
     print(json.dumps(asdict(explanation), indent=2) if options.json else explanation.to_text())
     return 0 if explanation.selected else 1
 
@@ -106,9 +121,10 @@ def explain(op: IrOp, arguments: Sequence[Any]) -> Explanation:
         registry.priorities.mode,
         {name: _describe(value) for name, value in named},
         _selected(op, arguments),
-        tuple(_verdict(op, provider, arguments) for provider in _in_order(op)),
+        tuple(_verdict(op, provider, arguments) for provider in _in_order(op, arguments)),
         op.weight_layouts.of(arguments) if op.weights else None,
         op.layouts if op.weights else (),
+        registry.priorities.tuned.find(op, arguments),
     )
 
 
@@ -127,14 +143,14 @@ def _selected(op: IrOp, arguments: Sequence[Any]) -> str | None:
         return None
 
 
-def _in_order(op: IrOp) -> list[str]:
+def _in_order(op: IrOp, arguments: Sequence[Any]) -> list[str]:
     """Providers that a call asks, in that order, then those it never reaches."""
-    return list(dict.fromkeys((*op.registry.candidates(op), *op.implementations)))
+    return list(dict.fromkeys((*op.registry.candidates(op, arguments), *op.implementations)))
 
 
 def _verdict(op: IrOp, provider: str, arguments: Sequence[Any]) -> Verdict:
     priority = op.registry.priorities
-    sources = {each.provider: each.source for each in priority.resolve(op).entries}
+    sources = {each.provider: each.source for each in priority.resolve(op, arguments).entries}
     implementation = op.implementations[provider]
     reason = implementation.unsupported_reason or _refusal(op, provider, arguments)
     return Verdict(

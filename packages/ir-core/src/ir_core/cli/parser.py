@@ -11,6 +11,9 @@ makes it for that dtype, with the last dim of the activations where it had the g
 
 The weights of an op that has them lie as a loader would pack them: in the layout of the first
 provider that accepts the arguments in one that it reads. `--arg layout=plain` sets another.
+
+What a server has chosen by timing counts only with `--autotuned`, which names the directory
+`autotune` in its compile cache; `--mode inductor` then stands for a compiled model.
 """
 
 _CHECK = """
@@ -55,6 +58,7 @@ def _add_explain(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--mode", choices=("eager", "inductor"), help="whose platform defaults (default eager)"
     )
+    parser.add_argument("--autotuned", metavar="DIR", help="choices that a server has timed")
 
 
 def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

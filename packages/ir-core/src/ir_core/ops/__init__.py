@@ -13,10 +13,27 @@ from ir_core.ops.all_reduce_add_rms_norm import all_reduce_add_rms_norm
 from ir_core.ops.collectives import all_gather, all_reduce, reduce_scatter
 from ir_core.ops.embedding import embedding, embedding_w8a16
 from ir_core.ops.linear import linear
+from ir_core.ops.linear_w8a8 import linear_w8a8
 from ir_core.ops.overlapped_linear import all_gather_linear, linear_reduce_scatter
 from ir_core.ops.paged_attention import paged_attention
 from ir_core.ops.qk_norm_rope import qk_norm_rope
+from ir_core.ops.quantize import (
+    quantize_fp8_per_token,
+    quantize_fp8_static,
+    quantize_int8_per_token,
+)
 from ir_core.ops.quantized_linear import linear_w4a16, linear_w8a16
+from ir_core.ops.quantized_results import (
+    fused_add_rms_norm_quantize_fp8_per_token,
+    fused_add_rms_norm_quantize_fp8_static,
+    fused_add_rms_norm_quantize_int8_per_token,
+    rms_norm_quantize_fp8_per_token,
+    rms_norm_quantize_fp8_static,
+    rms_norm_quantize_int8_per_token,
+    silu_and_mul_quantize_fp8_per_token,
+    silu_and_mul_quantize_fp8_static,
+    silu_and_mul_quantize_int8_per_token,
+)
 from ir_core.ops.rms_norm import fused_add_rms_norm, rms_norm
 from ir_core.ops.rotary_embedding import rotary_embedding
 from ir_core.ops.sampling import sample_tokens
@@ -29,18 +46,31 @@ __all__ = [
     "embedding",
     "embedding_w8a16",
     "fused_add_rms_norm",
+    "fused_add_rms_norm_quantize_fp8_per_token",
+    "fused_add_rms_norm_quantize_fp8_static",
+    "fused_add_rms_norm_quantize_int8_per_token",
     "gelu_and_mul",
     "linear",
     "linear_reduce_scatter",
     "linear_w4a16",
+    "linear_w8a8",
     "linear_w8a16",
     "paged_attention",
     "qk_norm_rope",
+    "quantize_fp8_per_token",
+    "quantize_fp8_static",
+    "quantize_int8_per_token",
     "reduce_scatter",
     "rms_norm",
+    "rms_norm_quantize_fp8_per_token",
+    "rms_norm_quantize_fp8_static",
+    "rms_norm_quantize_int8_per_token",
     "rotary_embedding",
     "sample_tokens",
     "silu_and_mul",
+    "silu_and_mul_quantize_fp8_per_token",
+    "silu_and_mul_quantize_fp8_static",
+    "silu_and_mul_quantize_int8_per_token",
 ]
 
 

@@ -1,7 +1,7 @@
 """Kernels of `silu_and_mul`, one file per provider."""
 
 from ir_core import IrOp
-from ir_kernels.silu_and_mul import aiter, vllm_c, xpu_kernels  # noqa: A004
+from ir_kernels.silu_and_mul import aiter, triton, vllm_c, xpu_kernels  # noqa: A004
 
 
 def register(op: IrOp) -> None:
@@ -9,3 +9,4 @@ def register(op: IrOp) -> None:
     vllm_c.register(op)
     aiter.register(op)
     xpu_kernels.register(op)
+    triton.register(op)

@@ -48,6 +48,7 @@ IRRELEVANT: Mapping[str, str] = {
     "cache_max_size": "bounds the cache",
     "compile_cache_save_format": "says how the same code is written",
     "mode": "decides whether this compiler is asked at all",
+    "autotune": "decides between implementations, whose choice is a condition",
     "pass_config.verify_each": "checks more and changes nothing",
 }
 """Fields of `CompilationConfig` that are no factors, each with the reason; all others are."""

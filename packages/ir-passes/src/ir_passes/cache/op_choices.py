@@ -1,8 +1,8 @@
 """Which implementations a compiled model's ops would be chosen from, and what each rests on.
 
-A choice follows from the order of providers, from what each is, and from arguments that the guards
-fix. If order, availability and fingerprints are as they were, so is every choice. What passes make
-of an op follows from its declaration.
+A choice follows from the order of providers, from what timing preferred, from what each is, and
+from arguments that the guards fix. If order, preference, availability and fingerprints are as they
+were, so is every choice. What passes make of an op follows from its declaration.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ class OpChoices:
         ops: for each op its providers in the order in which they are asked, native last, each with
             the reason why it cannot run here ("" if it can) and its own factors.
         files: digests and versions of all that these import, by factor.
+        tuned: for each op that timing changed, the provider preferred by signature of calls.
     """
 
     declared: Mapping[str, Mapping[str, str]]
     ops: Mapping[str, Sequence[tuple[str, str, Mapping[str, str]]]]
     files: Mapping[str, str]
+    tuned: Mapping[str, Mapping[str, str]]
 
     @classmethod
     def of(cls, names: Iterable[str], modules: Iterable[str], registry: Registry) -> OpChoices:
@@ -57,7 +59,7 @@ class OpChoices:
                 own = registry.fingerprinter.own_factors(implementation) or {}
                 rows.append((implementation.provider, implementation.unsupported_reason, own))
                 files |= {key: text for key, text in fingerprint.factors if key not in own}
-        return cls(declared, ops, files)
+        return cls(declared, ops, files, _tuned(ops, registry))
 
     def failure(self, registry: Registry) -> str | None:
         """What is, or may be, chosen otherwise now; None if all is the same."""
@@ -70,6 +72,9 @@ class OpChoices:
             )
             if reason is not None:
                 return reason
+        retuned = _retuned(_tuned(self.ops, registry), self.tuned)
+        if retuned is not None:
+            return retuned
         changed = registry.fingerprinter.changed(self.files)
         return None if changed is None else f"{changed} has changed, on which an op rests"
 
@@ -79,12 +84,33 @@ class OpChoices:
             "declared": {name: dict(facts) for name, facts in self.declared.items()},
             "ops": {name: [*map(list, rows)] for name, rows in self.ops.items()},
             "files": dict(self.files),
+            "tuned": {name: dict(rows) for name, rows in self.tuned.items()},
         }
 
     @classmethod
     def from_json(cls, value: Any) -> OpChoices:
         """The choices that `to_json` wrote."""
-        return cls(value["declared"], value["ops"], value["files"])
+        return cls(value["declared"], value["ops"], value["files"], value["tuned"])
+
+
+def _tuned(names: Iterable[str], registry: Registry) -> Mapping[str, Mapping[str, str]]:
+    table = registry.priorities.tuned
+    return {name: table.changed_rows(name) for name in names if table.changes(name)}
+
+
+def _retuned(
+    now: Mapping[str, Mapping[str, str]], recorded: Mapping[str, Mapping[str, str]]
+) -> str | None:
+    for name in sorted({*now, *recorded}):
+        found, before = now.get(name, {}), recorded.get(name, {})
+        for signature in sorted({*found, *before}):
+            if found.get(signature) != before.get(signature):
+                default = "the priority's"
+                return (
+                    f"timing prefers {found.get(signature, default)} for `{name}` with "
+                    f"{signature}, and preferred {before.get(signature, default)}"
+                )
+    return None
 
 
 def _files_of(module: str, registry: Registry) -> Mapping[str, str]:

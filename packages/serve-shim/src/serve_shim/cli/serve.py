@@ -14,7 +14,7 @@ from serve_shim.cli.log import configure_logging
 from serve_shim.cli.passes import check_passes
 from serve_shim.settings import Resolved, Settings, non_default, read_api_keys, resolve
 from serve_shim.settings.report import to_json, to_text
-from serve_shim.startup import prepare_process
+from serve_shim.startup import pause_collection, prepare_process, resume_collection
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +25,24 @@ def serve(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     `environ` is the process's own: what torch reads on import is written to it. Raises
     SettingsError and whatever start-up raises on purpose.
     """
+    pause_collection()
+    try:
+        return _serve(argv, environ)
+    finally:
+        resume_collection()
+
+
+def is_open_to_others(settings: Settings) -> bool:
+    """Whether the address to listen on can be reached from another machine."""
+    if settings.uds is not None or settings.host == "localhost":
+        return False
+    try:
+        return not ip_address(settings.host).is_loopback
+    except ValueError:
+        return True
+
+
+def _serve(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
     resolved = resolve(argv, environ)
     if resolved.print_config:
         print(to_json(resolved) if resolved.print_config == "json" else to_text(resolved))
@@ -46,16 +64,6 @@ def serve(argv: Sequence[str], environ: MutableMapping[str, str]) -> int:
             "Set SERVE_SHIM_API_KEY or --api-key-file.", settings.host
         )  # fmt: skip
     return _run_server(settings)
-
-
-def is_open_to_others(settings: Settings) -> bool:
-    """Whether the address to listen on can be reached from another machine."""
-    if settings.uds is not None or settings.host == "localhost":
-        return False
-    try:
-        return not ip_address(settings.host).is_loopback
-    except ValueError:
-        return True
 
 
 def _check_priorities(resolved: Resolved) -> None:

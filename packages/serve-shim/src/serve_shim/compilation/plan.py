@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ir_passes.capture.sizes import capture_sizes
-from ir_passes.config import CompilationConfig, CompilationMode, CudagraphMode
+from ir_passes.config import AutotuneMode, CompilationConfig, CompilationMode, CudagraphMode
 from ir_passes.errors import CaptureError
 from serve_shim.compilation.graph_table import GraphTable
 from serve_shim.engine.config import EngineConfig
@@ -49,6 +49,7 @@ def plan_compilation(settings: Settings, *, has_cuda: bool = False) -> Compilati
     `has_cuda` tells whether the model is on a CUDA device.
     """
     config = settings.compilation_config
+    _check_autotune(settings)
     mode, reason = _mode(settings)
     capture, why = _cudagraph_mode(config, mode, reason, has_cuda)
     decided = {"mode": mode, "cudagraph_mode": capture}
@@ -83,6 +84,16 @@ def _mode(settings: Settings) -> tuple[CompilationMode, str]:
     if settings.optimization_level == 0:
         return CompilationMode.NONE, "the optimization level is 0"
     return CompilationMode.VLLM_COMPILE, f"the optimization level is {settings.optimization_level}"
+
+
+def _check_autotune(settings: Settings) -> None:
+    asked, num_ranks = settings.compilation_config.autotune, settings.tensor_parallel_size
+    if asked is not AutotuneMode.OFF and num_ranks > 1:
+        raise SettingsError(
+            f"`compilation_config.autotune` ({asked.value}) chooses for one rank, and "
+            f"`tensor_parallel_size` is {num_ranks}: ranks that choose apart would differ; leave "
+            "it off"
+        )
 
 
 def _cudagraph_mode(

@@ -27,7 +27,7 @@ def check_against_eager(
     longest = min(_MOST_TOKENS, bounds.max_step_tokens, bounds.max_model_len)
     worst = 0.0
     for size in sorted({min(size, longest) for size in sizes}):
-        arguments = _prompt(size, bounds)
+        arguments = prompt_step(size, bounds)
         with torch.inference_mode():
             wanted, found = eager(*arguments).float(), compiled(*arguments)
         scale = wanted.abs().max().clamp_min(1e-6)
@@ -43,7 +43,8 @@ def check_against_eager(
     return worst
 
 
-def _prompt(size: int, bounds: EngineConfig) -> tuple[Tensor, Tensor, AttentionStep]:
+def prompt_step(size: int, bounds: EngineConfig) -> tuple[Tensor, Tensor, AttentionStep]:
+    """Arguments of a forward pass over one prompt of so many tokens, in the first blocks."""
     positions = torch.arange(size)
     step = AttentionStep(
         block_table=torch.arange(bounds.max_blocks_per_sequence, dtype=torch.int32)[None],

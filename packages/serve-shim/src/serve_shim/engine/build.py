@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ir_passes.config import CacheMode
+from ir_passes.config import AutotuneMode, CacheMode
 from ir_passes.programs.report import CompileReport
 from serve_shim.compilation.plan import CompilationPlan, plan_compilation, plan_graphs
 from serve_shim.engine.async_engine import AsyncEngine
@@ -90,6 +90,7 @@ def look_up(settings: Settings) -> CompileReport:
     Raises `CompileCacheError` with the reasons where nothing fits, and `SettingsError` and
     `ModelLoadError` as a start does, for a model that is not compiled too.
     """
+    settings = _untimed(settings)
     plan = plan_compilation(settings)
     if not plan.is_compiled:
         raise SettingsError(f"the model runs eagerly, without the cache: {plan.reasons['mode']}")
@@ -105,6 +106,15 @@ def look_up(settings: Settings) -> CompileReport:
         raise
     workers.close()
     return report
+
+
+def _untimed(settings: Settings) -> Settings:
+    """The same settings, with no choice but those that were timed before."""
+    config = settings.compilation_config
+    if config.autotune is not AutotuneMode.ON:
+        return settings
+    config = config.model_copy(update={"autotune": AutotuneMode.CACHED})
+    return settings.model_copy(update={"compilation_config": config})
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from serve_shim.compilation.compilable_model import CompilableModel, Progress
 from serve_shim.compilation.graph_table import GraphTable
 from serve_shim.compilation.self_check import check_against_eager
 from serve_shim.engine.config import EngineConfig
+from serve_shim.engine.op_tuning import tune_ops
 from serve_shim.engine.parts import cache_layout
 from serve_shim.engine.step_memory import StepInputs
 from serve_shim.engine.worker import Worker
@@ -62,12 +63,17 @@ class WorkerStart:
         return loaded
 
     def allocate(self, bounds: EngineConfig, *, can_sample: bool = True) -> Worker:
-        """Make the KV cache and bind it. Raises `SettingsError` where there is no such memory."""
+        """Make the KV cache, bind it, and tune the ops if settings say so.
+
+        Raises `SettingsError` where there is no such memory.
+        """
         eager = self._loaded.model
         self._bounds = bounds
         self._model = CompilableModel(eager)
         layout = cache_layout(eager.local_config, bounds.block_size, eager.dtype)
-        return Worker(self._model, bounds, layout, can_sample=can_sample)
+        worker = Worker(self._model, bounds, layout, can_sample=can_sample)
+        tune_ops(eager, self._settings, bounds)
+        return worker
 
     def compile(self, config: CompilationConfig, progress: Progress) -> CompileReport:
         """Compile the forward pass, or load it from the compile cache.

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import TypeGuard
 from serve_shim.errors import ModelLoadError
 
 _MAX_HEADER = 100 << 20
-_FLOAT_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
+FLOAT_BYTES: Mapping[str, int] = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
+INTEGER_BYTES: Mapping[str, int] = {"I8": 1, "I32": 4, "I64": 8}
+"""Bytes of an element by its dtype as the format spells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +25,14 @@ class StoredTensor:
     dtype: str
 
 
-def read_safetensors_header(path: Path) -> dict[str, StoredTensor]:
+def read_safetensors_header(
+    path: Path, element_bytes: Mapping[str, int] = FLOAT_BYTES
+) -> dict[str, StoredTensor]:
     """Return the tensors of `path`; raises `ModelLoadError` that names file, tensor and value.
 
-    Checked: the header's length and form, dtypes, that each tensor's bytes match its shape,
-    follow each other without gap or overlap and end where the file ends.
+    `element_bytes` holds the dtypes that are supported. Checked: the header's length and form,
+    dtypes, that each tensor's bytes match its shape, follow each other without gap or overlap and
+    end where the file ends.
     """
     try:
         size = path.stat().st_size
@@ -35,7 +41,7 @@ def read_safetensors_header(path: Path) -> dict[str, StoredTensor]:
             text = file.read(length)
     except OSError as error:
         raise ModelLoadError(f"{path}: cannot be read: {error.strerror}") from error
-    entries = _parse(path, text)
+    entries = _parse(path, text, element_bytes)
     entries.pop("__metadata__", None)
     _check_layout(path, entries, size - 8 - length)
     return {
@@ -56,7 +62,9 @@ def _header_length(path: Path, head: bytes, size: int) -> int:
     return length
 
 
-def _parse(path: Path, text: bytes) -> dict[str, dict[str, list[int]]]:
+def _parse(
+    path: Path, text: bytes, element_bytes: Mapping[str, int]
+) -> dict[str, dict[str, list[int]]]:
     try:
         entries = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -65,22 +73,22 @@ def _parse(path: Path, text: bytes) -> dict[str, dict[str, list[int]]]:
         raise ModelLoadError(f"{path}: the header is no JSON object")
     for name, entry in entries.items():
         if name != "__metadata__":
-            _check_entry(path, name, entry)
+            _check_entry(path, name, entry, element_bytes)
     return entries
 
 
-def _check_entry(path: Path, name: str, entry: object) -> None:
+def _check_entry(path: Path, name: str, entry: object, element_bytes: Mapping[str, int]) -> None:
     where = f"{path}: tensor `{name[:200]}`"
     if not isinstance(entry, dict):
         raise ModelLoadError(f"{where}: the header's entry is no object")
     shape, offsets, dtype = (entry.get(key) for key in ("shape", "data_offsets", "dtype"))
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise ModelLoadError(f"{where}: shape {shape!r:.80} or offsets {offsets!r:.80} malformed")
-    if dtype not in _FLOAT_BYTES:
+    if not isinstance(dtype, str) or dtype not in element_bytes:
         raise ModelLoadError(
-            f"{where}: dtype {dtype!r:.40} is not supported; supported: {', '.join(_FLOAT_BYTES)}"
+            f"{where}: dtype {dtype!r:.40} is not supported; supported: {', '.join(element_bytes)}"
         )
-    needed = prod(shape) * _FLOAT_BYTES[dtype]
+    needed = prod(shape) * element_bytes[dtype]
     if offsets[1] - offsets[0] != needed:
         raise ModelLoadError(
             f"{where}: {dtype} {shape} needs {needed} bytes, "

@@ -28,9 +28,9 @@ def frozen(*shape: int, dtype: torch.dtype, device: torch.device | None) -> nn.P
 
 
 class Row(NamedTuple):
-    """One row of a stored tensor."""
+    """One row of a stored tensor; of a vector, which has no `columns`, one element."""
 
-    columns: int
+    columns: int | None
     dtype: torch.dtype
 
 
@@ -64,8 +64,7 @@ class Matrix(nn.Module, ABC):
         self.in_features, self.form, self.dtype, self.use = in_features, form, dtype, use
         self.layout = "plain"
         for name, row in self._rows().items():
-            stored = row and frozen(out_features, row.columns, dtype=row.dtype, device=device)
-            self.register_parameter(name, stored)
+            self.register_parameter(name, row and _uninitialised(out_features, row, device))
         added = frozen(out_features, dtype=dtype, device=device) if bias else None
         self.register_parameter("bias", added)
 
@@ -80,12 +79,15 @@ class Matrix(nn.Module, ABC):
     def stored_rows(self, start: int, stop: int, columns: int | None = None) -> list[Tensor]:
         """Views of rows `start` to `stop` of each stored tensor, to be filled before `pack`.
 
-        `columns` are the first of them, whole groups; None for all.
+        `columns` are the first of them, whole groups; None for all. A vector has none.
         """
         rows = [each[start:stop] for _, each in self._stored()]
         if columns is None:
             return rows
-        return [each[:, : each.shape[1] * columns // self.in_features] for each in rows]
+        return [
+            each if each.dim() == 1 else each[:, : each.shape[1] * columns // self.in_features]
+            for each in rows
+        ]
 
     def pack(self) -> ir.LayoutChoice:
         """Reorder complete weights for the implementation that will run; memory is reused.
@@ -186,3 +188,28 @@ class W4A16Matrix(Matrix):
         held, group_size = self._parameters, self.form.group_size
         scale, minimum = held["scale"], held["minimum"]
         return x, held["weight"], scale, minimum, held["bias"], group_size, self.layout
+
+
+class W8A8Matrix(Matrix):
+    """A weight is a signed byte times its row's scale; no op looks its rows up.
+
+    Activations become bytes, each row of them by a scale of its own, once for all rows of weights.
+    """
+
+    product = ir.ops.linear_w8a8
+    weight_scale: Tensor
+
+    def _rows(self) -> Mapping[str, Row | None]:
+        weight = Row(self.in_features, torch.int8)
+        return {"weight": weight, "weight_scale": Row(None, torch.float32)}
+
+    def _product_values(self, x: Tensor) -> tuple[Any, ...]:
+        held = self._parameters
+        integers, x_scale = ir.ops.quantize_int8_per_token(x)
+        weight, weight_scale = held["weight"], held["weight_scale"]
+        return integers, x_scale, weight, weight_scale, x.dtype, held["bias"], self.layout
+
+
+def _uninitialised(num_rows: int, row: Row, device: torch.device | None) -> nn.Parameter:
+    shape = (num_rows,) if row.columns is None else (num_rows, row.columns)
+    return frozen(*shape, dtype=row.dtype, device=device)

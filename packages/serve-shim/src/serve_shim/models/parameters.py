@@ -14,6 +14,7 @@ from serve_shim.models.matrix import (
     Matrix,
     MatrixUse,
     W4A16Matrix,
+    W8A8Matrix,
     W8A16Matrix,
     frozen,
 )
@@ -23,6 +24,7 @@ MATRICES: Mapping[str, type[Matrix]] = {
     "dense": DenseMatrix,
     "w4a16": W4A16Matrix,
     "w8a16": W8A16Matrix,
+    "w8a8": W8A8Matrix,
 }
 """By a form's kind, the module that holds it."""
 

@@ -19,6 +19,7 @@ from serve_shim.server.service import Service
 from serve_shim.server.startup_report import startup_report
 from serve_shim.server.throughput_log import log_throughput
 from serve_shim.settings.tree import Settings
+from serve_shim.startup import resume_collection
 
 Build = Callable[[Settings, StartupStatus, StatsSink], Engine]
 
@@ -44,6 +45,7 @@ async def live(service: Service, build: Build, stop: "asyncio.Future[int]") -> i
         return 128 + stop.result()
     engine = loader.result.result()
     service.attach(engine)
+    resume_collection()
     service.metrics.compilations.start()
     _log.info("%s", startup_report(status, engine))
     if engine.compile_report is not None:

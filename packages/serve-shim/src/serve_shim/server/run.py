@@ -25,6 +25,7 @@ from serve_shim.server.service import Service
 from serve_shim.server.signals import StopSignals, leave_now
 from serve_shim.settings import read_api_keys
 from serve_shim.settings.tree import Settings
+from serve_shim.startup import resume_collection
 
 _KEEP_ALIVE_S = 5
 _CLOSE_S = 2
@@ -35,6 +36,7 @@ def build(settings: Settings, status: StartupStatus, sink: StatsSink) -> Engine:
     """The engine that the settings ask for; imports it here, after the port is bound."""
     from serve_shim.engine.build import build_engine  # noqa: PLC0415 - heavy
 
+    resume_collection()
     return build_engine(settings, status, sink)
 
 

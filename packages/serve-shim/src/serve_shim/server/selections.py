@@ -1,6 +1,6 @@
 """Owns the one reading of which implementations have run, for metrics, `/debug/ir` and the log."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ir_core import ExecutedSelection
@@ -11,6 +11,28 @@ def executed_selections() -> "tuple[ExecutedSelection, ...]":
     import ir_core as ir  # noqa: PLC0415 - brings torch, which answering probes does not need
 
     return ir.selections()
+
+
+def tuned_choices() -> list[dict[str, Any]]:
+    """What timing has chosen before the server was ready, as plain JSON; it changes no more."""
+    import ir_core as ir  # noqa: PLC0415 - as above
+
+    return [
+        {
+            "op": each.op,
+            "signature": each.signature,
+            "default": each.default,
+            "provider": each.provider,
+            "microseconds": {
+                timing.provider: {str(count): time for count, time in timing.microseconds.items()}
+                for timing in each.timings
+            },
+            "rejections": [
+                {"provider": other.provider, "reason": other.reason} for other in each.rejections
+            ],
+        }
+        for each in ir.registry().priorities.tuned.values()
+    ]
 
 
 def selections_report() -> str:

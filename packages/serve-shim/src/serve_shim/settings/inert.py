@@ -29,7 +29,6 @@ class Inert:
 INERT = (
     Inert("compilation_config.mode",
           (None, CompilationMode.NONE, CompilationMode.VLLM_COMPILE), NOT_YET),
-    Inert("compilation_config.autotune"),
     Inert("allow_pickle_weights", (False,), "refused: reading a pickle runs code it holds;"
           " convert the checkpoint to safetensors"),
 )  # fmt: skip

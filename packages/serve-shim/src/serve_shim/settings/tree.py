@@ -103,6 +103,7 @@ _OF_SEVERAL_RANKS = {
 
 _COMPILATION_FLAGS = InnerFlags(
     {
+        "autotune": Flag("Compilation"),
         "cache_mode": Flag("Compilation"),
         "cache_dir": Flag("Compilation"),
         "cache_key_file": Flag("Compilation"),

@@ -133,4 +133,7 @@ def _expect_row(expected: Tensor, got: Tensor, what: str) -> None:
 
 def _with_one_nan(tensor: Tensor) -> Tensor:
     """The same with one NaN for all: which one an operation gives is nobody's to say."""
-    return tensor.masked_fill(tensor.isnan(), torch.nan) if tensor.is_floating_point() else tensor
+    if not tensor.is_floating_point():
+        return tensor
+    wide = tensor.float() if tensor.itemsize == 1 else tensor  # which torch cannot fill
+    return wide.masked_fill(wide.isnan(), torch.nan)

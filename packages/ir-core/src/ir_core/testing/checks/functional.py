@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from itertools import combinations, product
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ir_core.testing.case import Case, Results, copied, require_selected, run
-from ir_core.testing.comparison import first_byte_difference, is_overlapping
+from ir_core.testing.comparison import (
+    first_byte_difference,
+    is_overlapping,
+    worst_difference,
+)
 from ir_core.testing.errors import CheckDeclined, ConformanceError
 from ir_core.weight_layouts import PLAIN
 
@@ -125,10 +128,7 @@ def reads_strides(case: Case) -> None:
         for label, ours, expected in zip(got.labels, got.tensors, dense.tensors, strict=True):
             if call is case.op and label.startswith("output"):
                 _expect_same_layout(label, ours, expected)
-            tolerance = case.op.tolerance(ours.dtype)
-            if not torch.allclose(
-                ours, expected, rtol=tolerance.rtol, atol=tolerance.atol, equal_nan=True
-            ):
+            if worst_difference(ours, expected, case.op.tolerance(ours.dtype)) is not None:
                 raise ConformanceError(f"{label} of strided inputs differs from that of dense ones")
         for name, argument in zip(case.op.schema.names, strided, strict=True):
             if name in movable and not _is_surrounded(argument):

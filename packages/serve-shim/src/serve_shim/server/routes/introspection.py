@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from serve_shim.server.compiled import compiled_facts, plain_rejections
 from serve_shim.server.json_response import JsonResponse
-from serve_shim.server.selections import executed_selections
+from serve_shim.server.selections import executed_selections, tuned_choices
 from serve_shim.server.service import Service
 from serve_shim.server.startup_report import startup_facts
 
@@ -32,7 +32,7 @@ async def get_selections(service: Service, request: Request) -> Response:
     """What ran: op, provider, weight layout, calls, and why the providers before it did not.
 
     Beside it the same of the compiled model, whose ops are chosen once and not counted as calls,
-    and what the start cost.
+    what timing has chosen, and what the start cost.
     """
     selections = [
         {
@@ -47,4 +47,11 @@ async def get_selections(service: Service, request: Request) -> Response:
     report = service.engine.compile_report if service.engine else None
     compiled = None if report is None else compiled_facts(report)
     startup = startup_facts(service.status)
-    return JsonResponse({"selections": selections, "compiled": compiled, "startup": startup})
+    return JsonResponse(
+        {
+            "selections": selections,
+            "compiled": compiled,
+            "autotuned": tuned_choices(),
+            "startup": startup,
+        }
+    )

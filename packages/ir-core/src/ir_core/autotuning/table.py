@@ -1,0 +1,128 @@
+"""What timing has chosen: a row for each kind of call, and the order of providers it leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ir_core.autotuning.signature import signature_of
+from ir_core.selection import Rejection
+
+if TYPE_CHECKING:
+    from ir_core.op import IrOp
+
+_NAMES = ("op", "signature", "default", "provider")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Median microseconds per call of one provider, by the number of tokens."""
+
+    provider: str
+    microseconds: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TunedChoice:
+    """What timing says about the calls of one signature.
+
+    Attributes:
+        op: the op's name.
+        signature: as `signature_of` spells it.
+        default: the provider that the priority gives such a call.
+        provider: the one that it gets; `default` unless another is faster beyond doubt.
+        timings: of the providers that were timed, in their order; none if nothing competed.
+        rejections: the providers that could not be chosen, and why.
+    """
+
+    op: str
+    signature: str
+    default: str
+    provider: str
+    timings: tuple[Timing, ...]
+    rejections: tuple[Rejection, ...]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether such calls get another provider than the priority's."""
+        return self.provider != self.default
+
+    def to_text(self) -> str:
+        """The times, as `1 token: vllm_c 12.1 µs, native 40.3 µs; 64 tokens: …`."""
+        counts = dict.fromkeys(count for each in self.timings for count in each.microseconds)
+        parts: list[str] = []
+        for count in counts:
+            times = (f"{each.provider} {each.microseconds[count]:.1f} µs" for each in self.timings)
+            parts.append(f"{count} token{'' if count == 1 else 's'}: {', '.join(times)}")
+        return "; ".join(parts) or "nothing was timed"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {
+            "op": self.op,
+            "signature": self.signature,
+            "default": self.default,
+            "provider": self.provider,
+            "timings": [
+                [each.provider, [[count, time] for count, time in each.microseconds.items()]]
+                for each in self.timings
+            ],
+            "rejections": [[each.provider, each.reason] for each in self.rejections],
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> TunedChoice:
+        """The choice that `to_json` wrote. Raises KeyError, TypeError or ValueError for others."""
+        op, signature, default, provider = (value[name] for name in _NAMES)
+        if not all(isinstance(name, str) for name in (op, signature, default, provider)):
+            raise TypeError(f"names that are no texts: {op}, {signature}, {default}, {provider}")
+        timings = tuple(Timing(str(name), _times(times)) for name, times in value["timings"])
+        rejections = tuple(Rejection(str(name), str(why)) for name, why in value["rejections"])
+        return cls(op, signature, default, provider, timings, rejections)
+
+
+class TunedTable(Mapping[tuple[str, str], TunedChoice]):
+    """Immutable tuned choices by op and signature."""
+
+    __slots__ = ("_changed", "_choices")
+
+    def __init__(self, choices: Iterable[TunedChoice] = ()) -> None:
+        self._choices = {(each.op, each.signature): each for each in choices}
+        changed = (each for each in self._choices.values() if each.is_changed)
+        self._changed = frozenset(each.op for each in changed)
+
+    def __getitem__(self, key: tuple[str, str]) -> TunedChoice:
+        return self._choices[key]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._choices)
+
+    def __len__(self) -> int:
+        return len(self._choices)
+
+    def extended(self, choices: Iterable[TunedChoice]) -> TunedTable:
+        """This table with further choices; what it has already stays as it is."""
+        return TunedTable((*choices, *self._choices.values()))
+
+    def changes(self, op: str) -> bool:
+        """Whether some calls of an op get another provider than the priority's."""
+        return op in self._changed
+
+    def changed_rows(self, op: str) -> Mapping[str, str]:
+        """Provider by signature, where it is not the priority's."""
+        rows = (each for each in self._choices.values() if each.op == op and each.is_changed)
+        return {each.signature: each.provider for each in rows}
+
+    def find(self, op: IrOp, values: Sequence[Any]) -> TunedChoice | None:
+        """What timing says about a call with these values, one per parameter."""
+        return self._choices.get((op.name, signature_of(op, values)))
+
+    def preferred(self, op: IrOp, values: Sequence[Any]) -> tuple[str, ...]:
+        """The providers to ask before the platform's; none where timing changes nothing."""
+        found = self.find(op, values) if self.changes(op.name) else None
+        return (found.provider,) if found is not None and found.is_changed else ()
+
+
+def _times(pairs: Any) -> dict[int, float]:
+    return {int(count): float(time) for count, time in pairs}

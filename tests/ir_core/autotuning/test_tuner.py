@@ -1,0 +1,120 @@
+import pytest
+import torch
+from priced_ops import CLOCK, Price, priced_registry, priced_step
+from torch import Tensor
+
+from ir_core import IrOp, NoImplementationError, Registry
+from ir_core.autotuning.recorder import CallRecorder, RecordedCalls
+from ir_core.autotuning.table import TunedChoice
+from ir_core.autotuning.tuner import tune
+
+WEIGHTS = {1: 4.0, 8: 1.0}
+
+
+def calls_of(registry: Registry, step: object) -> dict[int, RecordedCalls]:
+    CLOCK.reset()
+    recorded: dict[int, RecordedCalls] = {}
+    for count in WEIGHTS:
+        with CallRecorder(registry) as recorder:
+            step(count)  # type: ignore[operator]
+        (recorded[count],) = recorder.calls.values()
+    return recorded
+
+
+def tuned(**prices: float | Price) -> TunedChoice:
+    registry = priced_registry()
+    calls = calls_of(registry, priced_step(registry["scale"]))
+    CLOCK.reset(**prices)
+    return tune(calls, WEIGHTS, is_fused=False, clock=CLOCK)
+
+
+def test_the_fastest_is_chosen_and_all_times_are_kept() -> None:
+    choice = tuned(steady=4e-5, rival=2e-5, native=5e-5)
+    assert (choice.default, choice.provider) == ("steady", "rival")
+    assert choice.is_changed
+    assert choice.to_text() == (
+        "1 token: steady 40.0 µs, native 50.0 µs, rival 20.0 µs; "
+        "8 tokens: steady 40.0 µs, native 50.0 µs, rival 20.0 µs"
+    )
+
+
+def test_the_default_stays_where_nothing_is_faster() -> None:
+    choice = tuned(steady=2e-5, rival=1.95e-5, native=5e-5)
+    assert choice.provider == "steady"
+    assert not choice.is_changed
+
+
+def test_small_steps_decide_where_sizes_disagree() -> None:
+    choice = tuned(steady=2e-5, native=9e-5, rival=lambda count: 1e-5 if count == 1 else 5e-5)
+    assert choice.provider == "rival"
+
+
+def test_a_candidate_that_raises_is_rejected_with_its_error() -> None:
+    def broken(count: int) -> float:
+        raise RuntimeError("no such unit")
+
+    choice = tuned(steady=4e-5, rival=broken, native=2e-5)
+    assert choice.provider == "native"
+    assert [(each.provider, each.reason) for each in choice.rejections] == [
+        ("rival", "raised RuntimeError: no such unit")
+    ]
+
+
+def test_a_default_that_raises_stays() -> None:
+    def broken(count: int) -> float:
+        raise RuntimeError("no such unit")
+
+    choice = tuned(steady=broken, rival=1e-5)
+    assert choice.provider == "steady"
+    assert choice.timings == ()
+
+
+def test_what_a_compiler_fuses_is_not_timed() -> None:
+    registry = priced_registry()
+    calls = calls_of(registry, priced_step(registry["scale"]))
+    CLOCK.reset()
+    choice = tune(calls, WEIGHTS, is_fused=True, clock=CLOCK)
+    assert CLOCK.num_calls <= 3  # each once, to see whether it is fused
+    assert choice.provider == "steady"
+    assert choice.to_text() == "nothing was timed"
+
+
+def wrong(x: Tensor, weight: Tensor, factor: float = 1.0) -> Tensor:
+    CLOCK.spend("wrong", x)
+    return x * weight * factor + 1
+
+
+def test_the_fastest_must_agree_with_native() -> None:
+    registry = priced_registry()
+    registry["scale"].register_impl("wrong")(wrong)
+    calls = calls_of(registry, priced_step(registry["scale"]))
+    CLOCK.reset(steady=4e-5, rival=3e-5, native=5e-5, wrong=2e-5)
+    choice = tune(calls, WEIGHTS, is_fused=False, clock=CLOCK)
+    assert choice.provider == "rival"
+    (rejection,) = choice.rejections
+    assert rejection.provider == "wrong"
+    assert rejection.reason.startswith("differs from native: worst at index [0, 0]: got 2, ")
+    assert "wrong 20.0 µs" in choice.to_text()
+
+
+@pytest.fixture
+def spoiling(writing: IrOp) -> IrOp:
+    """`add_twice`, whose in-place implementation is the default."""
+    writing.registry.priorities.set({"add_twice": "writer"})
+    return writing
+
+
+def test_in_place_implementations_spoil_no_argument_of_others(spoiling: IrOp) -> None:
+    with CallRecorder(spoiling.registry) as recorder:
+        spoiling(torch.ones(2, 4), torch.ones(2, 4))
+    (calls,) = recorder.calls.values()
+    tune({2: calls}, {2: 1.0}, is_fused=False)
+    assert torch.equal(calls.samples[0][0], torch.ones(2, 4))
+
+
+def test_calls_that_nothing_can_run_are_an_error() -> None:
+    registry = priced_registry()
+    calls = calls_of(registry, priced_step(registry["scale"]))
+    registry.set_batch_invariant(True)
+    with pytest.raises(NoImplementationError):
+        tune(calls, WEIGHTS, is_fused=False, clock=CLOCK)
