@@ -126,10 +126,14 @@ def test_threshold_is_an_end_of_a_range(ranks: list[Mapping[Way, Result]]) -> No
 
 
 def compare(ranks: Sequence[Result], wanted: Result, way: Way) -> None:
-    """The logits of every rank with those of one, and bit for bit with each other's."""
+    """The logits of every rank with those of one, and bit for bit with each other's.
+
+    Of logits around 30 the last bit in float32 is 2e-6, and sums over ranks are in another order.
+    """
     for rank in ranks:
         for want, got, first in zip(wanted.logits, rank.logits, ranks[0].logits, strict=True):
-            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, msg=f"{way}")
+            difference, largest = float((got - want).abs().max()), float(want.abs().max())
+            assert difference <= max(1e-4, 1e-5 * largest), (way, difference, largest)
             assert torch.equal(got, first), way
 
 

@@ -100,6 +100,8 @@ def test_the_librarys_bytes_are_in_the_fingerprint(registry: ir.Registry) -> Non
     assert any("ir_kernels_c.so" in name for name, _ in fingerprint.factors)
 
 
+# Rows one by one are hundreds of thousands of calls, which another load on the cores makes slow.
+@pytest.mark.timeout(400)
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(("name", "provider"), implementations(CONFORMING_OPS))
 def test_every_provider_here_conforms(name: str, provider: str, registry: ir.Registry) -> None:
