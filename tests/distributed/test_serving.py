@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -84,6 +85,23 @@ def test_a_fault_of_one_rank_ends_the_server_with_its_cause_last(
     assert ending.code == 5
     assert "rank 1" in ending.last_line
     assert "ZeroDivisionError: a fault that was asked for" in ending.last_line
+
+
+@pytest.mark.slow
+def test_what_a_rank_compiles_while_it_serves_is_counted(
+    start_server: StartServer, tiny: str, tmp_path: Path
+) -> None:
+    plugin = FaultyPlugin(tmp_path / "plugin")
+    environment = plugin.environment
+    server = start_server(tiny, "--tp", "2", *SMALL, PRIORITY, env=environment)
+    server.server.wait_ready()
+    assert "compile_after_ready_total 0.0" in server.server.get("/metrics").text
+    plugin.order(1, "compile")
+    assert server.complete().status_code == 200
+    text = server.server.get("/metrics").text
+    (count,) = re.findall(r"^vllm:compile_after_ready_total (\S+)$", text, re.MULTILINE)
+    assert float(count) > 0
+    server.end()
 
 
 def test_a_plug_in_on_one_rank_only_stops_the_start(

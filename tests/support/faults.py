@@ -40,6 +40,9 @@ def silu_and_mul(x: Tensor) -> Tensor:
         raise ZeroDivisionError("a fault that was asked for")
     if order.get("action") == "sleep":
         time.sleep(order["seconds"])
+    if order.get("action") == "compile":
+        factor = time.monotonic()
+        torch.compile(lambda x: x * factor, backend="eager")(x)
     if order.get("action") == "exit":
         os._exit(41)
     gate, up = x.chunk(2, -1)
@@ -76,7 +79,7 @@ class FaultyPlugin:
         return {"PYTHONPATH": str(self._directory)}
 
     def order(self, rank: int, action: str, **details: object) -> None:
-        """From now on the rank does this in each step: raise, sleep for `seconds`, or exit."""
+        """From now on the rank does this in each step: raise, sleep (`seconds`), compile, exit."""
         partial = self._write("order", json.dumps({"rank": rank, "action": action, **details}))
         partial.rename(self._directory / "fault.json")
 

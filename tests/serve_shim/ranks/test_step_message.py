@@ -166,7 +166,10 @@ SECONDS = (0.0,) * len(StepPhase)
 
 
 def step(*replies: StepReply | str, root_cause: Exception | None = None) -> StepOutput:
-    runner = RankRunner(lambda: Replies(*replies), BOUNDS, lambda: None, lambda: root_cause)
+    return run_step(RankRunner(lambda: Replies(*replies), BOUNDS, lambda: None, lambda: root_cause))
+
+
+def run_step(runner: RankRunner) -> StepOutput:
     runner.connect()
     engine = parts_of(runner)
     inputs = engine.step_inputs.first(1, 1)
@@ -182,6 +185,20 @@ def test_what_rank_0_has_run_is_shown_by_the_server() -> None:
     row = ExecutedSelection("an_op_of_ranks", "shm", 2, ())
     step(StepReply(StepOutput(None, []), SECONDS, selections=(row,)))
     assert row in ir.selections()
+
+
+def test_what_torch_compiles_on_any_rank_is_counted_by_the_engine() -> None:
+    runner = RankRunner(
+        lambda: Replies(
+            StepReply(StepOutput(None, []), SECONDS, num_compilations=1),
+            StepReply(None, SECONDS, num_compilations=2),
+        ),
+        BOUNDS,
+        lambda: None,
+        lambda: None,
+    )
+    run_step(runner)
+    assert runner.num_compilations == 3
 
 
 def test_ranks_that_would_choose_other_tokens_end_the_engine() -> None:

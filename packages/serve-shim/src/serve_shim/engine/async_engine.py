@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from serve_shim.engine.delivery import Delivery
@@ -99,7 +100,10 @@ class AsyncEngine:
 
     def stats(self) -> EngineStats:
         """The state after the last step."""
-        return self._loop.stats()
+        stats, workers = self._loop.stats(), self._parts.workers
+        if workers is None:
+            return stats
+        return replace(stats, num_rank_compilations=workers.num_compilations)
 
     def is_healthy(self) -> tuple[bool, str]:
         """Whether the workers live, and the step loop makes progress while it has work."""

@@ -19,6 +19,8 @@ class EngineStats:
 
     `kv_usage` is the used share of blocks, 0..1. Cached blocks are free blocks whose content may
     still be reused, so `num_free_blocks` includes `num_cached_blocks`.
+    `num_rank_compilations` is what torch compiled on ranks since they serve, of which the server's
+    process knows nothing by itself.
     """
 
     num_running: int = 0
@@ -29,6 +31,7 @@ class EngineStats:
     num_cached_blocks: int = 0
     num_steps: int = 0
     num_preemptions: int = 0
+    num_rank_compilations: int = 0
 
 
 class Engine(Protocol):

@@ -75,6 +75,11 @@ class Workers(Protocol):
         """Steps may come from now on."""
         ...
 
+    @property
+    def num_compilations(self) -> int:
+        """What torch compiled since `serve`, in processes other than this; safe from any thread."""
+        ...
+
     def failure(self) -> Exception | None:
         """What broke a worker, whether or not a step was in progress; safe from any thread."""
         ...
@@ -124,6 +129,11 @@ class LocalWorkers:
 
     def serve(self) -> None:
         """It is always ready."""
+
+    @property
+    def num_compilations(self) -> int:
+        """It has no other process."""
+        return 0
 
     def failure(self) -> None:
         """Nothing breaks it but a step."""

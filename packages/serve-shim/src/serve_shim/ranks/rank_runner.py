@@ -20,6 +20,7 @@ class RankRunner:
 
     Rank 0 samples. Every rank has the same next inputs, the engine's, whatever it computed.
     `failure` tells why a rank failed, if one has; `root_cause` waits a moment for that.
+    `num_compilations` is what torch compiled on all ranks since they serve, as of the last step.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class RankRunner:
         self._failure = failure
         self._root_cause = root_cause
         self._events: list[Event] = []
+        self.num_compilations = 0
 
     def connect(self) -> None:
         """Open the channel; the ranks must be about to. Raises the root cause if one fails."""
@@ -82,6 +84,7 @@ class RankRunner:
         except ChannelError as error:
             raise (self._root_cause() or EngineDeadError(str(error))) from error
         first = replies[0]
+        self.num_compilations = sum(reply.num_compilations for reply in replies)
         clock.spend(first.seconds, others=StepPhase.INPUTS)
         if first.output is None:
             raise EngineDeadError("rank 0 replied to a step without its outcome")

@@ -13,6 +13,7 @@ import ir_core as ir
 from ir_passes.config import CompilationConfig
 from serve_shim.compilation.graph_table import GraphTable
 from serve_shim.compilation.plan import plan_compilation
+from serve_shim.compilation.watch import CompileWatch
 from serve_shim.engine.config import EngineConfig
 from serve_shim.engine.memory import available_bytes
 from serve_shim.engine.step_clock import StepClock
@@ -72,6 +73,7 @@ class RankSession:
         self._progress = progress
         self._start = WorkerStart(settings, shard)
         self._store: StoreHost | None = None
+        self._watch = CompileWatch()
 
     def facts(self, is_one_node: bool) -> Facts:
         """What must be the same on all ranks."""
@@ -131,6 +133,10 @@ class RankSession:
         """Capture graphs over this rank's step memory; all ranks at once."""
         self._start.capture(table, self._decoder.whole, self._progress)
 
+    def watch_compilations(self) -> None:
+        """Count what torch compiles from now on."""
+        self._watch.start()
+
     def serve(self, channel: str) -> None:
         """Run the steps that come over shared memory until the engine leaves."""
         end = ShmRankEnd(
@@ -158,9 +164,11 @@ class RankSession:
         token_ids = None
         if self._settings.check_rank_tokens and output.sampled is not None:
             token_ids = output.sampled.token_ids
+        num_compilations = self._watch.num_compilations
         if self._shard.rank != 0:
-            return StepReply(None, (), token_ids)
-        return StepReply(output, self._clock.take(), token_ids, self._new_selections())
+            return StepReply(None, (), token_ids, num_compilations=num_compilations)
+        selections = self._new_selections()
+        return StepReply(output, self._clock.take(), token_ids, selections, num_compilations)
 
     def _new_selections(self) -> tuple[ir.ExecutedSelection, ...]:
         log = ir.registry().log

@@ -170,9 +170,15 @@ class RankWorkers:
     def serve(self) -> None:
         """Open the channel; each rank runs the steps that come, until the group ends."""
         self._started.call("pin", phase="serve", timeout_s=_PREPARE_TIMEOUT_S)
+        self._run("watch_compilations", phase="serve", timeout_s=_PREPARE_TIMEOUT_S)
         if self._runner is None:
             raise EngineDeadError("ranks serve before they have caches")
         self._runner.connect()
+
+    @property
+    def num_compilations(self) -> int:
+        """What torch compiled on all ranks, as of the last step."""
+        return 0 if self._runner is None else self._runner.num_compilations
 
     def failure(self) -> Exception | None:
         """What broke a rank."""

@@ -23,13 +23,15 @@ class StepReply(NamedTuple):
 
     `output` is the sampling rank's, `seconds` its time by phase, `selections` all that it has
     executed, once there is something new among it; `token_ids` are what this rank would have
-    chosen, where tokens are compared.
+    chosen, where tokens are compared; `num_compilations` is what torch
+    compiled on it since it serves.
     """
 
     output: StepOutput | None
     seconds: tuple[float, ...]
     token_ids: list[int] | None = None
     selections: tuple[ExecutedSelection, ...] = ()
+    num_compilations: int = 0
 
 
 class _Arrays(NamedTuple):

@@ -9,7 +9,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ir_passes.programs.report import CacheStatus, CompileReport
-from serve_shim.compilation.watch import CompileWatch
 from serve_shim.engine.protocol import EngineStats
 from serve_shim.engine.status import Phase, StartupStatus
 from serve_shim.server.selections import executed_selections
@@ -54,11 +53,11 @@ def startup_phases(prefix: str, status: StartupStatus) -> Metric:
     return family
 
 
-def late_compilations(prefix: str, watch: CompileWatch) -> Metric:
+def late_compilations(prefix: str, num_compilations: int) -> Metric:
     """Compilations that torch started after the server was ready: more than 0 is a defect."""
     name = f"{prefix}compile_after_ready"
     family = CounterMetricFamily(name, "Compilations after ready; each one delays requests.")
-    family.add_metric([], watch.num_compilations)
+    family.add_metric([], num_compilations)
     return family
 
 

@@ -1,6 +1,6 @@
 """Owns the one registry of a server and its text; the engine's part begins with a model."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -25,7 +25,7 @@ from serve_shim.settings.tree import CacheConfig
 class ServerMetrics:
     """All metrics of one server; `sink` is for the engine, `http` for the middleware.
 
-    `compilations` counts what torch compiles after ready.
+    `compilations` counts what torch compiles after ready in this process; ranks count their own.
     """
 
     def __init__(self, prefix: str, status: StartupStatus) -> None:
@@ -34,8 +34,9 @@ class ServerMetrics:
         self.sink = MetricsSink()
         self.http = HttpFamilies(self._registry, prefix)
         self.compilations = CompileWatch()
+        self._count_on_ranks: Callable[[], int] = lambda: 0
         register_facts(self._registry, prefix, status)
-        self._registry.register(Facts(lambda: [late_compilations(prefix, self.compilations)]))
+        self._registry.register(Facts(lambda: [late_compilations(prefix, self._compilations())]))
 
     def bind(
         self,
@@ -51,6 +52,7 @@ class ServerMetrics:
         """
         families = EngineFamilies(self._registry, self._prefix, model_name, engine.max_model_len)
         families.follow(engine.stats)
+        self._count_on_ranks = lambda: engine.stats().num_rank_compilations
         self.sink.bind(families)
         self._registry.register(
             Facts(lambda: [cache_config(self._prefix, model_name, cache, engine.stats())])
@@ -64,6 +66,9 @@ class ServerMetrics:
     def text(self) -> bytes:
         """Everything, in the Prometheus text format, without `_created` series."""
         return generate_latest(_WithoutCreated(self._registry))
+
+    def _compilations(self) -> int:
+        return self.compilations.num_compilations + self._count_on_ranks()
 
 
 class _WithoutCreated(Collector):
