@@ -9,10 +9,10 @@ OP ?= rms_norm
 MEMBERS := packages/ir-core packages/ir-passes packages/ir-kernels packages/serve-shim
 EDITABLE := $(foreach member,$(MEMBERS),-e ./$(member))
 METADATA := constraints.txt pyproject.toml $(foreach member,$(MEMBERS),$(member)/pyproject.toml)
-NATIVE := $(shell find packages/ir-kernels -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -name 'setup.py' -o -name '*build*.py' | grep -v '/build/')
+NATIVE := $(shell find packages/ir-kernels -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h' -o -name '*.inc' -o -name 'setup.py' -o -name '*build*.py' | grep -v '/build/')
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-slow test-gpu format lint typecheck bench bench-kernels bench-serving bench-steps bench-compile bench-collectives graph docs check clean
+.PHONY: help install serve test test-slow test-gpu format lint typecheck bench bench-defaults bench-kernels bench-serving bench-steps bench-compile bench-collectives graph docs check check-ops clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -23,7 +23,7 @@ serve: $(VENV)/.serve ## Set up if needed and start the server on the embedded m
 	$(BIN)/serve-shim $(ARGS)
 
 test: $(VENV)/.test ## Set up if needed and run the tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --junitxml reports/pytest.xml $(ARGS)
 
 test-slow: $(VENV)/.test ## Run the long soak tests
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
@@ -47,6 +47,9 @@ typecheck: $(VENV)/.test ## Check the types, strictly
 bench: $(VENV)/.serve ## Compare the providers of one op side by side (OP=rms_norm)
 	$(BIN)/ir bench $(OP) $(ARGS)
 
+bench-defaults: $(VENV)/.serve ## Compare each op's default provider with the next best, by tokens and dtype
+	$(BIN)/python -m tools.bench.defaults $(ARGS)
+
 bench-kernels: $(VENV)/.serve ## Compare linear and attention kernels with torch, oneDNN and the memory
 	$(BIN)/python -m tools.bench.kernels $(ARGS)
 
@@ -68,10 +71,13 @@ graph: $(VENV)/.serve ## Show one layer of a model at every stage of compilation
 docs: $(VENV)/.test ## Run the code of README and docs and check their links
 	$(BIN)/python -m pytest tests/repo/test_docs.py
 
-check: lint typecheck test ## What CI runs
+check-ops: $(VENV)/.serve ## Check every provider that runs here against native
+	$(BIN)/ir check ir-kernels --dtype bfloat16 --junit reports/ir-check.xml
+
+check: lint typecheck check-ops test ## What CI runs
 
 clean: ## Remove the environment and all build products
-	rm -rf $(VENV) build packages/*/build packages/ir-kernels/src/ir_kernels/*.so
+	rm -rf $(VENV) build reports packages/*/build packages/ir-kernels/src/ir_kernels/*.so
 	find . -name __pycache__ -o -name '*.egg-info' -o -name build_report.json | xargs rm -rf
 
 $(VENV)/bin/python:

@@ -14,13 +14,16 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import cuda_build
+from build_commands import BuildError, run_command
+from cuda_build import CudaReport, CudaToolchain
 
 LIBRARY = "ir_kernels_c.so"
 REPORT = "build_report.json"
@@ -48,10 +51,15 @@ TORCH_UNITS = (
     "binding_linear.cpp",
     "binding_quantized.cpp",
     "binding_rotary.cpp",
+    "binding_rotary_attention.cpp",
     "binding_sampling.cpp",
+    "device_cpu.cpp",
+    "norm_args.cpp",
     "shm_all_reduce_norm.cpp",
     "shm_channel.cpp",
     "shm_collectives.cpp",
+    "tape.cpp",
+    "team.cpp",
     "tensor_rows.cpp",
 )
 # Sums have no version of their own where an ISA adds nothing to them.
@@ -60,17 +68,13 @@ AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 AVX512_BF16 = (*AVX512, "-mavx512bf16", "-mavx512vnni")
 AMX = (*AVX512_BF16, "-mamx-tile", "-mamx-bf16")
-COMMAND_TIMEOUT_S = 300.0
-WORDS_KEPT = 1500
 
-
-class BuildError(Exception):
-    """The library cannot be built; the message is what `ir explain` shows."""
+NO_CUDA = CudaReport(False, "it was not tried; it needs the library of the CPU")
 
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What a build did: `reason` is empty if and only if `built`."""
+    """What a build did: `reason` is empty if and only if `built`; `cuda` is another library."""
 
     built: bool
     reason: str
@@ -78,6 +82,7 @@ class BuildReport:
     flags: tuple[str, ...]
     isas: tuple[str, ...]
     torch: str
+    cuda: CudaReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +98,36 @@ class Toolchain:
 def build(package: Path, environ: Mapping[str, str]) -> BuildReport:
     """Build into `package` with the compiler that `CXX` names, or g++, c++, clang++.
 
-    Whatever happens, the old library is gone afterwards and the report is written.
+    Whatever happens, the old libraries are gone afterwards and the report is written.
     """
     package.mkdir(parents=True, exist_ok=True)
-    (package / LIBRARY).unlink(missing_ok=True)
+    for each in (LIBRARY, cuda_build.LIBRARY):
+        (package / each).unlink(missing_ok=True)
     try:
-        report = compile_library(find_toolchain(environ), package / LIBRARY)
+        tools = find_toolchain(environ)
+        report = compile_library(tools, package / LIBRARY)
+        report = replace(report, cuda=build_cuda(tools, package, environ))
     except Exception as error:
-        reason = str(error) if isinstance(error, BuildError) else f"{type(error).__name__}: {error}"
-        report = BuildReport(False, reason, "", (), (), "")
+        report = BuildReport(False, words_of(error), "", (), (), "", NO_CUDA)
     (package / REPORT).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
     return report
+
+
+def build_cuda(tools: Toolchain, package: Path, environ: Mapping[str, str]) -> CudaReport:
+    """Build the library for CUDA devices too, where there are a torch and an nvcc for it."""
+    flags = (*FLAGS, *TORCH_FLAGS, f"-I{tools.torch_dir / 'include'}")
+    try:
+        cuda_build.check_torch(tools.torch_dir, tools.torch_version)
+        nvcc = cuda_build.find_nvcc(environ)
+        cuda_tools = CudaToolchain(nvcc, tools.compiler, flags, tools.torch_dir)
+        return cuda_build.build(cuda_tools, package / cuda_build.LIBRARY)
+    except Exception as error:
+        return CudaReport(False, words_of(error))
+
+
+def words_of(error: Exception) -> str:
+    """Why a build failed: the message alone where it says what to do."""
+    return str(error) if isinstance(error, BuildError) else f"{type(error).__name__}: {error}"
 
 
 def find_toolchain(environ: Mapping[str, str]) -> Toolchain:
@@ -151,7 +175,7 @@ def compile_library(tools: Toolchain, library: Path) -> BuildReport:
         search = f"-L{tools.torch_dir / 'lib'}"
         run_command([*tools.compiler, *objects, "-o", linked, search, *LINK_FLAGS])
         shutil.move(linked, library)
-    return BuildReport(True, "", tools.version, FLAGS, tuple(isas), tools.torch_version)
+    return BuildReport(True, "", tools.version, FLAGS, tuple(isas), tools.torch_version, NO_CUDA)
 
 
 def isa_flags() -> dict[str, tuple[str, ...]]:
@@ -177,17 +201,6 @@ def knows_flags(tools: Toolchain, flags: Sequence[str]) -> bool:
     except BuildError:
         return False
     return True
-
-
-def run_command(command: Sequence[str]) -> str:
-    """Run and return stdout; BuildError carries the start of what the command said."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
-    )
-    if done.returncode != 0:
-        words = done.stderr.strip()[:WORDS_KEPT]
-        raise BuildError(f"`{shlex.join(command)}` failed ({done.returncode}): {words}")
-    return done.stdout
 
 
 def main(argv: Sequence[str]) -> int:

@@ -23,6 +23,8 @@ class BuildKernels(build_ext):
         report = kernel_build.build(parent / "ir_kernels", os.environ)
         if not report.built:
             print(f"ir-kernels: no compiled kernels: {report.reason}", file=sys.stderr)
+        elif not report.cuda.built:
+            print(f"ir-kernels: no kernels for CUDA: {report.cuda.reason}", file=sys.stderr)
 
     def get_outputs(self) -> list[str]:
         """Nothing that setuptools should look for: the library may be missing."""

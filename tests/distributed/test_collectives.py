@@ -162,6 +162,29 @@ def test_all_gather_gives_all_rows_and_no_padding(world: World) -> None:
         assert all(torch.equal(got, expected) for got in world.of("all_gather", case)), case
 
 
+def test_quantised_rows_are_gathered_as_bytes(session: RaySession) -> None:
+    wanted = torch.arange(9 * HIDDEN).to(torch.uint8).view(9, HIDDEN)[:7]
+    for gathered in session.run_on_ranks(3, gathered_bytes):
+        assert len(gathered) == 2 * len(PROVIDERS)
+        assert all(torch.equal(each, wanted) for each in gathered)
+
+
+def gathered_bytes() -> list[Tensor]:
+    """What each provider makes of a rank's rows of both dtypes, 7 on 3 ranks: as plain bytes."""
+    rank = groups.get_group("tp").rank
+    found: list[Tensor] = []
+    for provider in PROVIDERS:
+        with using(provider):
+            for dtype in (torch.int8, torch.float8_e4m3fn):
+                all_rows = torch.arange(9 * HIDDEN).to(torch.uint8).view(9, HIDDEN)
+                mine = all_rows[3 * rank : 3 * rank + 3].view(dtype)
+                assert ir.select("all_gather", mine, 7).provider == provider
+                gathered = ir.ops.all_gather(mine, 7)
+                assert gathered.dtype == dtype
+                found.append(gathered.view(torch.uint8))
+    return found
+
+
 def test_norm_of_the_sum_has_the_bits_of_the_two_ops(world: World) -> None:
     for provider, case, dtype, shape in world.cases():
         norm = ir.ops.fused_add_rms_norm.native if provider == "gloo" else vllm_c.fused_add_rms_norm

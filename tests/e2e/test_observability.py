@@ -78,7 +78,6 @@ def test_every_op_of_the_model_is_in_the_table(float32_server: Server) -> None:
         "rms_norm",
         "fused_add_rms_norm",
         "silu_and_mul",
-        "rotary_embedding",
         "linear",
-        "paged_attention",
+        "rotary_paged_attention",
     }

@@ -29,6 +29,9 @@ def test_each_machine_has_its_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
         assert xpu.default_priority("eager")[op] == ("xpu_kernels", "native")
         for platform in (cuda, rocm, xpu):
             assert platform.default_priority("inductor")[op] == ("native",)
+    for op in ("quantize_fp8_static", "quantize_fp8_per_token", "quantize_int8_per_token"):
+        assert cuda.default_priority("eager")[op] == ("vllm_c", "native")
+        assert op not in cuda.default_priority("inductor")
     for op in CPU_NORMS:
         assert cpu.default_priority("inductor")[op] == ("vllm_c", "native")
 
@@ -46,7 +49,8 @@ def test_the_cpu_prefers_the_same_products_in_every_mode(monkeypatch: pytest.Mon
         assert defaults["linear"] == ("vllm_c", "float32_gemm", "native")
         for op in ("linear_w4a16", "linear_w8a16", "linear_w8a8", "embedding", "embedding_w8a16"):
             assert defaults[op] == ("vllm_c", "native")
-        assert defaults["paged_attention"] == ("vllm_c", "native")
+        for op in ("paged_attention", "rotary_paged_attention"):
+            assert defaults[op] == ("vllm_c", "native")
         for first in ("", "rms_norm_", "fused_add_rms_norm_", "silu_and_mul_"):
             assert defaults[f"{first}quantize_int8_per_token"] == ("vllm_c", "native")
 

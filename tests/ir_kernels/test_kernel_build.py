@@ -1,30 +1,23 @@
 """The build: every way it can fail leaves a report and no library, and the install goes on."""
 
-import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import kernel_builds
 import pytest
+from kernel_builds import PACKAGE
 
-PACKAGE = Path(__file__).parents[2] / "packages" / "ir-kernels"
 HAS_COMPILER = any(shutil.which(each) for each in ("g++", "c++", "clang++"))
 
 
 @pytest.fixture(scope="module")
 def kernel_build() -> Any:
-    spec = importlib.util.spec_from_file_location("kernel_build", PACKAGE / "kernel_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    sys.modules["kernel_build"] = module  # its dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return kernel_builds.load("kernel_build")
 
 
 def fake_compiler(path: Path, *, fails_on: str, words: str) -> str:

@@ -25,6 +25,7 @@ CONFORMING_OPS = (
     "embedding",
     "embedding_w8a16",
     "paged_attention",
+    "rotary_paged_attention",
 )
 
 

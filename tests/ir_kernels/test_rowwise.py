@@ -89,5 +89,8 @@ def test_batch_invariance_finds_them_where_no_priority_names_them(
 ) -> None:
     registry.set_batch_invariant(True)
     arguments = registry[name].generate_inputs(num_tokens=3, dtype=torch.bfloat16)
-    assert registry[name].select(*arguments).provider == "rowwise"
+    assert "rowwise" in registry.candidates(registry[name])
+    # Where there is a C++ library, `in_order` stands before it, of `linear` for packed weights.
+    before = {"linear": ["rowwise"], "paged_attention": ["in_order", "rowwise"]}[name]
+    assert registry[name].select(*arguments).provider in before
     assert_matches_native(registry[name].implementations["rowwise"], *arguments)

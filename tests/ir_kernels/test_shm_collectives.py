@@ -137,6 +137,37 @@ def test_no_rows_are_exchanged_too() -> None:
         assert [each.shape for each in got] == [(0, 4)] * 2
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 37), (5, SLOT_BYTES), (0, 8)], ids=str)
+def test_bytes_are_gathered_as_they_are(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """More than a slot holds too, and the last row is padding."""
+    random = torch.Generator().manual_seed(0)
+    all_bytes = torch.randint(256, (3, *shape), generator=random).to(torch.uint8)
+    num_tokens = max(0, 3 * shape[0] - 1)
+    with ranks(3) as segments:
+        got = run(
+            segments,
+            lambda handle, rank: kernels.shm_all_gather.default(
+                handle, all_bytes[rank].view(dtype), num_tokens
+            ),
+        )
+    wanted = all_bytes.flatten(0, 1)[:num_tokens]
+    assert all(each.dtype == dtype for each in got), got
+    assert all(torch.equal(each.view(torch.uint8), wanted) for each in got)
+
+
+def test_bytes_are_not_added_up_and_the_group_goes_on() -> None:
+    with ranks(2) as segments:
+        for op in (kernels.shm_all_reduce, kernels.shm_reduce_scatter):
+            got = run(
+                segments,
+                lambda handle, _, op=op: op.default(handle, torch.zeros(2, 4, dtype=torch.int8)),
+            )
+            assert all("must be float32, bfloat16 or float16" in str(each) for each in got), got
+        got = run(segments, lambda handle, _: kernels.shm_all_reduce.default(handle, torch.ones(2)))
+        assert all(torch.equal(each, torch.full((2,), 2.0)) for each in got)
+
+
 def test_more_rows_than_there_are_is_an_error_and_the_group_goes_on() -> None:
     with ranks(2) as segments:
         got = run(

@@ -87,6 +87,17 @@ def test_what_a_provider_cannot_take_is_its_reason(
     assert found["shm"] == found["gloo"] == reason
 
 
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn], ids=str)
+def test_only_a_gather_takes_bytes(dtype: torch.dtype, collectives: ir.Registry) -> None:
+    x = torch.zeros(4, 3).to(dtype)
+    with groups.scoped_groups(Group("tp", 0, 2, {"shm": Segment(0), "gloo": object()})):
+        gathers, sums = (reasons(collectives[name], x) for name in ("all_gather", "all_reduce"))
+    assert {"shm", "gloo"}.isdisjoint(gathers)
+    name = str(dtype).removeprefix("torch.")
+    assert sums["shm"] == sums["gloo"] == f"takes float32, bfloat16, float16; x has {name}"
+
+
 @pytest.mark.skipif(torch.distributed.is_nccl_available(), reason="this torch has NCCL")
 def test_nccl_says_what_is_missing(collectives: ir.Registry) -> None:
     found = collectives["all_reduce"].implementations["nccl"]

@@ -197,9 +197,12 @@ def test_default_pipeline_fuses_after_the_add(config: PassConfig, names: list[st
     assert calls(whole.module) == names
 
 
-def test_sequence_parallelism_gathers_the_norm_before_it_is_quantised() -> None:
-    def model(x: Tensor, r: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        return TO_INT8(ADD_NORM(ir.ops.all_reduce(x), ir.ops.all_reduce(r), w, 1e-5)[0])
+@pytest.mark.parametrize(
+    ("kind", "num_gathers"), [("fp8_static", 1), ("fp8_per_token", 2), ("int8_per_token", 2)]
+)
+def test_norm_and_quantisation_are_one_op_on_the_shard(kind: str, num_gathers: int) -> None:
+    def model(x: Tensor, r: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        return quantize(kind, ADD_NORM(ir.ops.all_reduce(x), ir.ops.all_reduce(r), w, 1e-5)[0])
 
     with scoped_groups(Group("tp", 0, 2)):
         whole = trace(model, *SHAPES)
@@ -207,12 +210,12 @@ def test_sequence_parallelism_gathers_the_norm_before_it_is_quantised() -> None:
         pipeline = build_pipeline(PassConfig(enable_sp=True))
         report = run_pipeline(pipeline, whole.module, context, RunOptions(verify_each=True))
     assert report.of("shard_sequence").result.changed == 2
-    assert list(dict.fromkeys(calls(whole.module))) == [
+    found = [name for name in calls(whole.module) if name not in ("sym_size", "full")]
+    assert found == [
         "reduce_scatter",
-        "fused_add_rms_norm",
-        "sym_size",
-        "all_gather",
-        "quantize_int8_per_token",
+        "reduce_scatter",
+        f"fused_add_rms_norm_quantize_{kind}",
+        *["all_gather"] * num_gathers,
     ]
 
 

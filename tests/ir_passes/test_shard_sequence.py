@@ -187,6 +187,82 @@ def test_donations_are_kept() -> None:
     assert line.endswith("# donates x, x_residual")
 
 
+KINDS = ("fp8_static", "fp8_per_token", "int8_per_token")
+
+
+class QuantizedModel(nn.Module):
+    """Norms that are quantised for the products that read them, as in a layer of bytes.
+
+    `peeks`: the last norm is read before it is quantised too.
+    """
+
+    static: Tensor
+
+    def __init__(self, kind: str, *, peeks: bool = False) -> None:
+        super().__init__()
+        self._kind, self._peeks = kind, peeks
+        random = torch.Generator().manual_seed(3)
+        weight = torch.randn(HIDDEN, HIDDEN, generator=random)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.register_buffer("static", torch.full((1,), 0.02))
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = ir.ops.all_reduce(x)
+        x = self._product(ir.ops.rms_norm(residual, None, 1e-5))
+        x, residual = ir.ops.fused_add_rms_norm(ir.ops.all_reduce(x), residual, None, 1e-5)
+        return self._product(x) + x if self._peeks else self._product(x)
+
+    def _product(self, x: Tensor) -> Tensor:
+        quantize = ir.registry()[f"quantize_{self._kind}"]
+        if self._kind == "fp8_static":
+            return quantize(x, self.static).float() @ self.weight
+        values, scale = quantize(x)
+        return (values.float() @ self.weight) * scale
+
+
+def gathered_dtypes(module: GraphModule) -> list[torch.dtype]:
+    """What is gathered, in the graph's order."""
+    op = ir.ops.all_gather.torch_op
+    return [fake_of(node).dtype for node in module.graph.nodes if node.target is op]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantised_rows_are_gathered_as_bytes_with_their_scales(kind: str, size: int) -> None:
+    model = QuantizedModel(kind)
+    with scoped_groups(Group("tp", 0, size)):
+        module = trace(model)
+        assert shard(module, size).result.changed == 2
+    values = torch.int8 if kind == "int8_per_token" else torch.float8_e4m3fn
+    scales = [] if kind == "fp8_static" else [torch.float32]
+    assert gathered_dtypes(module) == [values, *scales] * 2
+    for num_tokens in (*range(1, 10), 16, 17):
+        check(model, module, size, num_tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_something_else_reads_are_gathered_before_they_are_quantised(kind: str) -> None:
+    model = QuantizedModel(kind, peeks=True)
+    with scoped_groups(Group("tp", 0, 2)):
+        module = trace(model)
+        assert shard(module, 2).result.changed == 2
+    assert gathered_dtypes(module)[-1:] == [torch.float32]
+    assert len(gathered_dtypes(module)) == (2 if kind == "fp8_static" else 3)
+    for num_tokens in (1, 4, 7):
+        check(model, module, 2, num_tokens)
+
+
+def test_scale_from_all_rows_keeps_a_norm_from_being_quantised_on_its_shard() -> None:
+    def function(x: Tensor) -> Tensor:
+        normal = ir.ops.rms_norm(ir.ops.all_reduce(x), None, 1e-5)
+        return ir.ops.quantize_fp8_static(normal, normal.amax().clamp_min(1e-3)).float()
+
+    with scoped_groups(Group("tp", 0, 2)):
+        module = trace(function)
+        assert shard(module, 2).result.changed == 1
+    assert gathered_dtypes(module) == [torch.float32]
+
+
 def returned_sum(x: Tensor) -> tuple[Tensor, Tensor]:
     total = ir.ops.all_reduce(x)
     return ir.ops.rms_norm(total, None, 1e-5), total

@@ -4,6 +4,7 @@ A rank gets this module by value: it imports nothing of the tests.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -81,12 +82,50 @@ def run_ways(source: str | None, ways: Iterable[Way], sizes: Sequence[int]) -> M
     return found
 
 
-def run_way(source: str | None, way: Way | None, sizes: Sequence[int], shard: Shard) -> Result:
+def run_quantized(source: str, ways: Iterable[Way], sizes: Sequence[int]) -> dict[Way, Result]:
+    """As one of the ranks of axis `tp`, with the checkpoint's own integers and bfloat16."""
+    group = groups.get_group("tp")
+    shard = Shard(group.rank, group.size)
+    ir.load_plugins()
+    found: dict[Way, Result] = {}
+    for way in ways:
+        with ir.priority(_priority(way.provider)):
+            found[way] = run_way(source, way, sizes, shard, torch.bfloat16, "auto")
+    return found
+
+
+def run_invariant(
+    source: str | None,
+    ways: Sequence[Way | None],
+    sizes: Sequence[int],
+    dtypes: Sequence[torch.dtype],
+    providers: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> list[list[Result]]:
+    """As one of the ranks of axis `tp`, with batch invariance on: every way, by dtype."""
+    group = groups.get_group("tp")
+    shard = Shard(group.rank, group.size)
+    ir.load_plugins()
+    ir.set_batch_invariant(True)
+    try:
+        with ir.priority(providers):
+            return [[run_way(source, way, sizes, shard, each) for way in ways] for each in dtypes]
+    finally:
+        ir.set_batch_invariant(None)
+
+
+def run_way(
+    source: str | None,
+    way: Way | None,
+    sizes: Sequence[int],
+    shard: Shard,
+    dtype: torch.dtype = torch.float32,
+    quantization: str = "none",
+) -> Result:
     """Steps of these sizes; None for `way` is eager."""
-    model = load_model(source, dtype=torch.float32, quantization="none", shard=shard).model
+    model = load_model(source, dtype=dtype, quantization=quantization, shard=shard).model
     config = model.local_config
     shape = (BOUNDS.num_blocks, 2, config.num_kv_heads, BOUNDS.block_size, config.head_dim)
-    model.bind_kv_cache([torch.zeros(shape) for _ in range(config.num_layers)])
+    model.bind_kv_cache([torch.zeros(shape, dtype=dtype) for _ in range(config.num_layers)])
     forward = CompilableModel(model)
     counts: dict[str, dict[str, int]] = {}
     if way is not None:

@@ -1,5 +1,6 @@
 """Tiny random checkpoints of every family, as transformers and the gguf package write them."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import gguf
 import numpy
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (  # noqa: TID251
     LlamaConfig,
@@ -44,6 +46,19 @@ YARN_ROPE = {
     "rope_theta": 10000.0,
     "factor": 4.0,
     "original_max_position_embeddings": 32,
+}
+_INT8 = {"num_bits": 8, "type": "int", "symmetric": True}
+_W8A8 = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {**_INT8, "strategy": "channel", "dynamic": False},
+            "input_activations": {**_INT8, "strategy": "token", "dynamic": True},
+        }
+    },
+    "ignore": ["lm_head"],
 }
 LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 
@@ -89,6 +104,21 @@ def make_llama_of_blocks(**changes: Any) -> PreTrainedModel:
     """Return a Llama, as `make_model`, whose rows are whole blocks of 32 weights."""
     torch.manual_seed(12)
     return _randomised(_llama(hidden_size=64, intermediate_size=96, **changes))
+
+
+def write_w8a8(model: PreTrainedModel, path: Path) -> None:
+    """Write `model` as compressed-tensors of W8A8: all linear layers but the head."""
+    model.save_pretrained(path)
+    tensors = load_file(path / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        weight = tensors[name]
+        scale = (weight.abs().amax(-1, keepdim=True) / 127).bfloat16()
+        tensors[name] = (weight / scale.float()).round().clamp(-128, 127).to(torch.int8)
+        tensors[f"{name}_scale"] = scale
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = _W8A8
+    (path / "config.json").write_text(json.dumps(config))
 
 
 def _randomised(model: PreTrainedModel) -> PreTrainedModel:

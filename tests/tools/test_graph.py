@@ -85,7 +85,9 @@ def test_story_ends_with_lowered_pieces_and_their_reasons(directory: str, capsys
         graph, _, selections = text.partition("\n\n")
         assert "ir." not in graph
         assert re.search(r"fused_add_rms_norm +native +aiter: \S", selections)
-    assert re.search(r"paged_attention\S* .* paged_attention ", told["Between the pieces"])
+    assert re.search(
+        r"paged_attention\S* .* (rotary_)?paged_attention ", told["Between the pieces"]
+    )
 
 
 def test_story_tells_what_became_of_clones(directory: str, capsys: Captured) -> None:

@@ -35,8 +35,11 @@ class Planner {
       piece.first_position = request.length - request.num_tokens;
       const int64_t num_rows = request.num_tokens * group;
       const int64_t num_blocks = (num_rows + limits_.most_rows - 1) / limits_.most_rows;
-      const int64_t height = round_up((num_rows + num_blocks - 1) / num_blocks, 32);
-      const int64_t num_heads = num_rows <= limits_.few_rows ? limits_.heads_of_few : 1;
+      const int64_t height =
+          args_.in_order ? limits_.few_rows
+                         : round_up((num_rows + num_blocks - 1) / num_blocks, 32);
+      const int64_t num_heads =
+          std::min(height, num_rows) <= limits_.few_rows ? limits_.heads_of_few : 1;
       for (int64_t head = 0; head < args_.key.num_heads; head += num_heads)
         for (int64_t row = 0; row < num_rows; row += height) {
           piece.head = head;
@@ -108,8 +111,13 @@ class Planner {
     done_ += cost_of(piece);
   }
 
-  // Where the share ends among the keys; at either end if hardly anything would be cut off.
+  // Where the share ends among the keys; at either end if hardly anything would be cut off, or if
+  // nothing may be.
   int64_t cut_of(const AttentionPiece& rest, int64_t key_cost) const {
+    if (args_.in_order) {
+      const int64_t middle = (rest.end_key - rest.first_key) / 2;
+      return share_end() - done_ < middle * key_cost ? rest.first_key : rest.end_key;
+    }
     const int64_t alignment = limits_.key_alignment;
     const int64_t share = plan_.cost / num_shares_;
     const int64_t least = std::max(alignment / 2, share / 8 / key_cost);

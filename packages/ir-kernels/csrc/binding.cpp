@@ -4,7 +4,6 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
-#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -12,6 +11,7 @@
 #include "kernels.h"
 #include "norm_args.h"
 #include "share_rows.h"
+#include "tape.h"
 #include "tensor_rows.h"
 
 namespace ir_kernels {
@@ -22,51 +22,24 @@ constexpr int64_t kSiluGrain = 8192;
 
 int64_t last_size(const Tensor& tensor) { return tensor.size(tensor.dim() - 1); }
 
-Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
+Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : copy_dense(x); }
 
 std::optional<Tensor> dense(const std::optional<Tensor>& x) {
   return x ? std::optional<Tensor>(dense(*x)) : std::nullopt;
 }
 
-Tensor with_rows(const Tensor& x) { return has_rows(x) ? x : torch::stable::contiguous(x); }
+Tensor with_rows(const Tensor& x) { return has_rows(x) ? x : copy_dense(x); }
 
 // Calls body with x itself, or with a contiguous copy that is copied back afterwards.
 template <class Body>
 void with_writable_rows(const Tensor& x, const char* name, Body body) {
   if (has_writable_rows(x)) return body(x);
   STD_TORCH_CHECK(!is_expanded(x), "`", name, "` is expanded, so it cannot be written: clone it");
-  const Tensor copy = torch::stable::contiguous(x);
+  const Tensor copy = copy_dense(x);
   body(copy);
   Tensor target = x;
   torch::stable::copy_(target, copy);
 }
-
-// How many elements x[..., :variance_size] has, as Python slices.
-int64_t clamped(std::optional<int64_t> variance_size, int64_t hidden) {
-  const int64_t size = variance_size.value_or(hidden);
-  return std::clamp<int64_t>(size < 0 ? size + hidden : size, 0, hidden);
-}
-
-}  // namespace
-
-NormArgs norm_args(const Tensor& x, const std::optional<Tensor>& weight, double epsilon,
-                   std::optional<int64_t> variance_size) {
-  NormArgs args{};
-  args.dtype = checked_dtype(x, "x");
-  args.hidden = last_size(x);
-  args.variance_size = clamped(variance_size, args.hidden);
-  args.epsilon = static_cast<float>(epsilon);
-  if (!weight) return args;
-  args.weight_dtype = checked_dtype(*weight, "weight");
-  STD_TORCH_CHECK(args.weight_dtype == args.dtype || args.weight_dtype == Dtype::f32,
-                  "`weight` must have x's dtype or float32");
-  STD_TORCH_CHECK(weight->dim() == 1 && weight->size(0) == args.hidden,
-                  "`weight` must be a vector of ", args.hidden, " elements");
-  args.weight = weight->data_ptr();
-  return args;
-}
-
-namespace {
 
 Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, double epsilon,
                 std::optional<int64_t> variance_size) {
@@ -76,7 +49,10 @@ Tensor rms_norm(const Tensor& x, const std::optional<Tensor>& weight, double eps
   Tensor out = empty_rows(x, args.hidden);
   args.x = rows_of(source);
   args.out = {out.data_ptr(), 1, args.hidden, 0};
-  share_rows(kernels().rms_norm, args, num_rows(x), args.hidden, kNormGrain);
+  const Tensor& scales = dense_weight ? *dense_weight : source;
+  perform(num_rows(x), {&source, &scales, &out}, [args](int64_t rows) {
+    share_rows(kernels().rms_norm, args, rows, args.hidden, kNormGrain);
+  });
   return out;
 }
 
@@ -91,7 +67,10 @@ void fused_add_rms_norm(const Tensor& x, const Tensor& residual,
     with_writable_rows(residual, "residual", [&](const Tensor& residual_rows) {
       args.x = rows_of(x_rows);
       args.residual = rows_of(residual_rows);
-      share_rows(kernels().fused_add_rms_norm, args, num_rows(x), args.hidden, kNormGrain);
+      const Tensor& scales = dense_weight ? *dense_weight : x_rows;
+      perform(num_rows(x), {&x_rows, &residual_rows, &scales}, [args](int64_t rows) {
+        share_rows(kernels().fused_add_rms_norm, args, rows, args.hidden, kNormGrain);
+      });
     });
   });
 }
@@ -106,7 +85,9 @@ Tensor silu_and_mul(const Tensor& x) {
   Tensor out = empty_rows(x, args.size);
   args.x = rows_of(source);
   args.out = {out.data_ptr(), 1, args.size, 0};
-  share_rows(kernels().silu_and_mul, args, num_rows(x), args.size, kSiluGrain);
+  perform(num_rows(x), {&source, &out}, [args](int64_t rows) {
+    share_rows(kernels().silu_and_mul, args, rows, args.size, kSiluGrain);
+  });
   return out;
 }
 

@@ -10,11 +10,15 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "attention_ops.h"
 #include "attention_plan.h"
 #include "isa_select.h"
 #include "kernels.h"
+#include "tape.h"
+#include "team.h"
 #include "tensor_rows.h"
 
 namespace ir_kernels {
@@ -57,7 +61,7 @@ Caller& caller() {
   return kept;
 }
 
-Tensor with_rows(const Tensor& x) { return has_rows(x) ? x : torch::stable::contiguous(x); }
+Tensor with_rows(const Tensor& x) { return has_rows(x) ? x : copy_dense(x); }
 
 // Calls body with x itself, or with a contiguous copy that is copied back afterwards.
 template <class Body>
@@ -65,7 +69,7 @@ void with_written(const Tensor& x, const char* name, Body body) {
   STD_TORCH_CHECK(!is_expanded(x), "`", name, "` is expanded, so it cannot be written: clone it");
   const int64_t last = x.dim() - 1;
   if (x.stride(last) == 1 || x.size(last) <= 1) return body(x);
-  const Tensor copy = torch::stable::contiguous(x);
+  const Tensor copy = copy_dense(x);
   body(copy);
   Tensor target = x;
   torch::stable::copy_(target, copy);
@@ -77,7 +81,7 @@ Tensor checked_indices(const Tensor& x, const char* name, ScalarType dtype, int6
   STD_TORCH_CHECK(x.is_cpu() && x.scalar_type() == dtype && x.dim() == rank && x.size(0) == size,
                   "`", name, "` must be a CPU tensor of ", type, " and ", rank,
                   rank == 1 ? " dimension" : " dimensions", " whose first has ", size);
-  return x.is_contiguous() ? x : torch::stable::contiguous(x);
+  return x.is_contiguous() ? x : copy_dense(x);
 }
 
 Heads heads_of(const Tensor& x) {
@@ -96,8 +100,10 @@ struct Cpu {  // all arguments, each dense where the kernels need it
 };
 
 // Everything but what the index tensors hold.
-AttentionArgs checked_args(const Cpu& on, double scale, std::optional<int64_t> sliding_window) {
+AttentionArgs checked_args(const Cpu& on, double scale, std::optional<int64_t> sliding_window,
+                           bool in_order) {
   AttentionArgs args{};
+  args.in_order = in_order;
   STD_TORCH_CHECK(on.query.dim() == 3, "`x_query` must be [T, heads, head size]");
   const int64_t num_tokens = on.query.size(0);
   args.head_size = on.query.size(2);
@@ -165,14 +171,25 @@ void check_blocks(const AttentionArgs& args, const AttentionRequest& request, in
                     " blocks");
 }
 
+// Where requests are described: [requests][columns] blocks, lengths, and [requests + 1] starts.
+struct Indices {
+  const int32_t* table;
+  const int32_t* lengths;
+  const int32_t* starts;
+  int64_t columns;
+  int64_t num_blocks;  // that the cache has
+};
+
+Indices indices_of(const Cpu& on) {
+  return {static_cast<const int32_t*>(on.table.data_ptr()),
+          static_cast<const int32_t*>(on.lengths.data_ptr()),
+          static_cast<const int32_t*>(on.starts.data_ptr()), on.table.size(1), on.cache.size(0)};
+}
+
 // The requests that have anything to compute, every index that they use being in bounds.
-void read_requests(const Cpu& on, const AttentionArgs& args,
-                   std::vector<AttentionRequest>& requests) {
-  const int64_t num_requests = on.lengths.size(0), num_tokens = on.query.size(0);
-  const int64_t columns = on.table.size(1), num_blocks = on.cache.size(0);
-  const int32_t* const table = static_cast<const int32_t*>(on.table.data_ptr());
-  const int32_t* const lengths = static_cast<const int32_t*>(on.lengths.data_ptr());
-  const int32_t* const starts = static_cast<const int32_t*>(on.starts.data_ptr());
+void read_requests(const Indices& indices, const AttentionArgs& args, int64_t num_tokens,
+                   int64_t num_requests, std::vector<AttentionRequest>& requests) {
+  const auto [table, lengths, starts, columns, num_blocks] = indices;
   requests.clear();
   STD_TORCH_CHECK(starts[0] >= 0, "`query_start_loc[0]` is ", starts[0], ": negative");
   for (int64_t i = 0; i < num_requests; ++i) {
@@ -191,11 +208,21 @@ void read_requests(const Cpu& on, const AttentionArgs& args,
   }
 }
 
+// Each token as a request of its own that sees the same keys.
+void part_tokens(std::vector<AttentionRequest>& requests) {
+  std::vector<AttentionRequest> parted;
+  for (const AttentionRequest& request : requests)
+    for (int64_t i = 0; i < request.num_tokens; ++i)
+      parted.push_back({request.blocks, request.first_token + i, 1,
+                        request.length - request.num_tokens + i + 1});
+  requests = std::move(parted);
+}
+
 void write_cache(const KernelTable& table, const AttentionArgs& args, int64_t num_tokens) {
   const int64_t row_size = 2 * args.key.num_heads * args.head_size;
   const int64_t grain = std::max<int64_t>(1, kWriteGrain / row_size);
   if (num_tokens <= grain) return table.attention_write(args, 0, num_tokens);
-  torch::stable::parallel_for(0, num_tokens, grain, [&](int64_t begin, int64_t end) {
+  parallel(0, num_tokens, grain, [&](int64_t begin, int64_t end) {
     table.attention_write(args, begin, end);
   });
 }
@@ -210,14 +237,14 @@ void share_out(int64_t count, int64_t num_threads, char* scratch, int64_t scratc
     return;
   }
   std::atomic<int64_t> next{0};
-  torch::stable::parallel_for(0, workers, 1, [&](int64_t begin, int64_t) {
+  parallel(0, workers, 1, [&](int64_t begin, int64_t) {
     for (int64_t i = next++; i < count; i = next++) body(i, scratch + begin * scratch_bytes);
   });
 }
 
 void attend(const KernelTable& table, const AttentionArgs& args, Caller& kept) {
   const AttentionLimits limits = table.attention_limits(args);
-  const int64_t num_threads = torch::stable::get_num_threads();
+  const int64_t num_threads = ir_kernels::num_threads();
   AttentionPlan& plan = kept.plan;
   plan_attention(args, limits, kept.requests, num_threads, plan);
   const int64_t scratch_bytes = (limits.scratch_bytes + 63) / 64 * 64;
@@ -235,11 +262,24 @@ void attend(const KernelTable& table, const AttentionArgs& args, Caller& kept) {
     table.attention_merge(args, plan.pieces[join.first_piece], join.num_pieces, scratch);
 }
 
+void run_attention(const AttentionArgs& args, const Indices& indices, int64_t num_tokens,
+                   int64_t num_requests) {
+  Caller& kept = caller();
+  check_slots(args, num_tokens, indices.num_blocks);
+  read_requests(indices, args, num_tokens, num_requests, kept.requests);
+  if (args.in_order) part_tokens(kept.requests);
+  const KernelTable& table = kernels();
+  write_cache(table, args, num_tokens);
+  if (!kept.requests.empty()) attend(table, args, kept);
+}
+
+}  // namespace
+
 void paged_attention(const Tensor& query, const Tensor& key, const Tensor& value,
                      const Tensor& output, const Tensor& kv_cache, const Tensor& block_table,
                      const Tensor& seq_lens, const Tensor& query_start_loc,
                      const Tensor& slot_mapping, double scale,
-                     std::optional<int64_t> sliding_window) {
+                     std::optional<int64_t> sliding_window, bool in_order) {
   STD_TORCH_CHECK(seq_lens.dim() == 1, "`seq_lens` must be a vector");
   const int64_t num_tokens = query.dim() > 0 ? query.size(0) : 0;
   const int64_t num_requests = seq_lens.size(0);
@@ -252,25 +292,28 @@ void paged_attention(const Tensor& query, const Tensor& key, const Tensor& value
     with_written(kv_cache, "kv_cache", [&](const Tensor& cache_rows) {
       on.output = output_rows;
       on.cache = cache_rows;
-      const AttentionArgs args = checked_args(on, scale, sliding_window);
-      Caller& kept = caller();
-      check_slots(args, num_tokens, on.cache.size(0));
-      read_requests(on, args, kept.requests);
-      const KernelTable& table = kernels();
-      write_cache(table, args, num_tokens);
-      if (!kept.requests.empty()) attend(table, args, kept);
+      const AttentionArgs args = checked_args(on, scale, sliding_window, in_order);
+      const Indices indices = indices_of(on);
+      Tape* const tape = Tape::recorded();
+      if (tape == nullptr) return run_attention(args, indices, num_tokens, num_requests);
+      if (num_tokens != tape->tokens() || num_requests != tape->tokens())
+        return tape->refuse("attention has another number of tokens or requests than the tape");
+      tape->add({&on.query, &on.key, &on.value, &on.output, &on.cache, &on.table, &on.lengths,
+                 &on.starts, &on.slots},
+                [args, indices](int64_t tokens, int64_t requests) {
+        run_attention(args, indices, tokens, requests);
+      });
     });
   });
 }
 
-}  // namespace
 }  // namespace ir_kernels
 
 STABLE_TORCH_LIBRARY_FRAGMENT(ir_kernels_c, m) {
   m.def(
       "paged_attention(Tensor query, Tensor key, Tensor value, Tensor(a!) output, "
       "Tensor(b!) kv_cache, Tensor block_table, Tensor seq_lens, Tensor query_start_loc, "
-      "Tensor slot_mapping, float scale, int? sliding_window) -> ()");
+      "Tensor slot_mapping, float scale, int? sliding_window, bool in_order=False) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(ir_kernels_c, CPU, m) {

@@ -11,6 +11,7 @@
 #include "isa_select.h"
 #include "kernels.h"
 #include "share_rows.h"
+#include "tape.h"
 #include "tensor_rows.h"
 #include "thread_buffer.h"
 
@@ -25,7 +26,7 @@ constexpr int64_t kProductGrain = 524288;
 constexpr int64_t kCopyGrain = 65536;
 constexpr int64_t kMaxInner = (1 << 17) - 1;  // longer sums may leave int32
 
-Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
+Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : copy_dense(x); }
 
 void check_type(const Tensor& tensor, const char* name, ScalarType type, const char* type_name) {
   STD_TORCH_CHECK(tensor.is_cpu() && tensor.scalar_type() == type && tensor.dim() > 0, "`", name,
@@ -41,7 +42,7 @@ Dtype float_dtype(ScalarType type) {
   }
 }
 
-void multiply(Int8Args& args) {
+void multiply(Int8Args args) {
   static thread_local ThreadBuffer prepared;
   static thread_local ThreadBuffer scratch;
   const KernelTable& table = kernels();
@@ -57,7 +58,7 @@ void multiply(Int8Args& args) {
   const int64_t panel_cost = std::max<int64_t>(1, args.inner) * kPanelRows * args.num_tokens;
   const int64_t panels_per_task = std::max<int64_t>(1, kProductGrain / panel_cost);
   if (panels <= panels_per_task) return task(0, panels);
-  torch::stable::parallel_for(0, panels, panels_per_task, task);
+  parallel(0, panels, panels_per_task, task);
 }
 
 Tensor linear_w8a8_panels(const Tensor& x, const Tensor& x_scale, const Tensor& weight,
@@ -78,7 +79,7 @@ Tensor linear_w8a8_panels(const Tensor& x, const Tensor& x_scale, const Tensor& 
                   "`x_scale` must have one element for each row of `x`");
   STD_TORCH_CHECK(weight_scale.dim() == 1 && weight_scale.size(0) == args.num_outputs,
                   "`weight_scale` must be a vector of ", args.num_outputs, " elements");
-  const Tensor source = has_rows(x) ? x : torch::stable::contiguous(x);
+  const Tensor source = has_rows(x) ? x : copy_dense(x);
   const Tensor row_scales = dense(x_scale);
   const Tensor words = dense(weight);
   const Tensor scales = dense(weight_scale);
@@ -97,7 +98,13 @@ Tensor linear_w8a8_panels(const Tensor& x, const Tensor& x_scale, const Tensor& 
   args.weight = static_cast<const uint8_t*>(words.data_ptr());
   args.weight_scale = static_cast<const float*>(scales.data_ptr());
   args.out = out.data_ptr();
-  if (args.num_tokens > 0 && args.num_outputs > 0) multiply(args);
+  perform(args.num_tokens,
+          {&source, &row_scales, &words, &scales, shift ? &*shift : &words, &out},
+          [args](int64_t rows) {
+    Int8Args own = args;
+    own.num_tokens = rows;
+    if (rows > 0 && own.num_outputs > 0) multiply(own);
+  });
   return out;
 }
 

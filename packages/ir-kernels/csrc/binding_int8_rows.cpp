@@ -5,12 +5,15 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <tuple>
 
 #include "isa_select.h"
 #include "kernels.h"
 #include "norm_args.h"
+#include "tape.h"
+#include "team.h"
 #include "tensor_rows.h"
 #include "thread_buffer.h"
 
@@ -23,10 +26,10 @@ constexpr int64_t kSiluGrain = 8192;
 
 int64_t last_size(const Tensor& tensor) { return tensor.size(tensor.dim() - 1); }
 
-Tensor with_rows(const Tensor& x) { return has_rows(x) ? x : torch::stable::contiguous(x); }
+Tensor with_rows(const Tensor& x) { return has_rows(x) ? x : copy_dense(x); }
 
 std::optional<Tensor> dense(const std::optional<Tensor>& x) {
-  return !x || x->is_contiguous() ? x : std::optional<Tensor>(torch::stable::contiguous(*x));
+  return !x || x->is_contiguous() ? x : std::optional<Tensor>(copy_dense(*x));
 }
 
 struct Quantized {
@@ -43,20 +46,30 @@ Quantized quantized_like(const Tensor& x, int64_t size) {
 
 // Runs a kernel on all rows, `size` wide, as share_rows does; each thread has a row of its own.
 template <class Args>
-void quantize(void (*kernel)(const Args&, int64_t, int64_t), Args args, const Quantized& to,
-              int64_t size, int64_t grain) {
+void quantize_rows(void (*kernel)(const Args&, int64_t, int64_t), const Args& args, int64_t rows,
+                   int64_t size, int64_t grain) {
   static thread_local ThreadBuffer row;
-  args.to.q = static_cast<int8_t*>(to.q.data_ptr());
-  args.to.scale = static_cast<float*>(to.scale.data_ptr());
   const auto task = [&](int64_t begin, int64_t end) {
     Args own = args;
     own.to.row = row.at_least(size * kLargestElement);
     kernel(own, begin, end);
   };
-  const int64_t rows = num_rows(to.q);
   const int64_t rows_per_task = std::max<int64_t>(1, grain / size);
   if (rows <= rows_per_task) return task(0, rows);
-  torch::stable::parallel_for(0, rows, rows_per_task, task);
+  parallel(0, rows, rows_per_task, task);
+}
+
+// The same into new tensors; `kernel` is a member of the table, `read` what `args` points into.
+template <class Args>
+void quantize(void (*KernelTable::*kernel)(const Args&, int64_t, int64_t), Args args,
+              const Quantized& to, int64_t size, int64_t grain,
+              const std::array<const Tensor*, 4>& read) {
+  args.to.q = static_cast<int8_t*>(to.q.data_ptr());
+  args.to.scale = static_cast<float*>(to.scale.data_ptr());
+  perform(num_rows(to.q), {read[0], read[1], read[2], read[3], &to.q, &to.scale},
+          [kernel, args, size, grain](int64_t rows) {
+    quantize_rows(kernels().*kernel, args, rows, size, grain);
+  });
 }
 
 std::tuple<Tensor, Tensor> quantize_int8_per_token(const Tensor& x) {
@@ -66,7 +79,8 @@ std::tuple<Tensor, Tensor> quantize_int8_per_token(const Tensor& x) {
   const Quantized to = quantized_like(x, args.size);
   const Tensor source = with_rows(x);
   args.x = rows_of(source);
-  quantize(kernels().quantize_int8, args, to, args.size, kNormGrain);
+  quantize(&KernelTable::quantize_int8, args, to, args.size, kNormGrain,
+           {&source, &source, &source, &source});
   return {to.q, to.scale};
 }
 
@@ -80,7 +94,9 @@ std::tuple<Tensor, Tensor> rms_norm_quantize_int8_per_token(const Tensor& x,
   const Quantized to = quantized_like(x, args.norm.hidden);
   const Tensor source = with_rows(x);
   args.norm.x = rows_of(source);
-  quantize(kernels().rms_norm_int8, args, to, args.norm.hidden, kNormGrain);
+  const Tensor& scales = dense_weight ? *dense_weight : source;
+  quantize(&KernelTable::rms_norm_int8, args, to, args.norm.hidden, kNormGrain,
+           {&source, &scales, &source, &source});
   return {to.q, to.scale};
 }
 
@@ -101,7 +117,9 @@ std::tuple<Tensor, Tensor, Tensor> fused_add_rms_norm_quantize_int8_per_token(
   args.norm.x = rows_of(source);
   args.norm.residual = rows_of(added);
   args.norm.out = {sum.data_ptr(), 1, hidden, 0};
-  quantize(kernels().fused_add_rms_norm_int8, args, to, hidden, kNormGrain);
+  const Tensor& scales = dense_weight ? *dense_weight : source;
+  quantize(&KernelTable::fused_add_rms_norm_int8, args, to, hidden, kNormGrain,
+           {&source, &added, &sum, &scales});
   return {to.q, to.scale, sum};
 }
 
@@ -114,7 +132,8 @@ std::tuple<Tensor, Tensor> silu_and_mul_quantize_int8_per_token(const Tensor& x)
   const Quantized to = quantized_like(x, args.silu.size);
   const Tensor source = with_rows(x);
   args.silu.x = rows_of(source);
-  quantize(kernels().silu_and_mul_int8, args, to, args.silu.size, kSiluGrain);
+  quantize(&KernelTable::silu_and_mul_int8, args, to, args.silu.size, kSiluGrain,
+           {&source, &source, &source, &source});
   return {to.q, to.scale};
 }
 

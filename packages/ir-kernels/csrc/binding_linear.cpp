@@ -11,6 +11,8 @@
 
 #include "isa_select.h"
 #include "kernels.h"
+#include "tape.h"
+#include "team.h"
 #include "tensor_rows.h"
 
 namespace ir_kernels {
@@ -33,7 +35,7 @@ Tensor with_even_rows(const Tensor& x) {
   const int64_t rank = x.dim();
   const bool is_even = rank <= 2 || (rank == 3 && (x.size(0) <= 1 || x.size(1) <= 1 ||
                                                    x.stride(0) == x.size(1) * x.stride(1)));
-  return x.is_contiguous() || (is_even && has_rows(x)) ? x : torch::stable::contiguous(x);
+  return x.is_contiguous() || (is_even && has_rows(x)) ? x : copy_dense(x);
 }
 
 int64_t row_stride(const Tensor& x) {
@@ -66,7 +68,7 @@ LinearShares shares_of(const LinearArgs& args) {
   shares.panels = divide_up(args.num_outputs, kPanelRows);
   shares.panels_per_unit = args.num_tokens > 16 ? 2 : 1;
   shares.units = divide_up(shares.panels, shares.panels_per_unit);
-  const int64_t wanted = 4 * static_cast<int64_t>(torch::stable::get_num_threads());
+  const int64_t wanted = 4 * num_threads();
   const int64_t splits = std::min(divide_up(args.num_tokens, 64), divide_up(wanted, shares.units));
   shares.tokens_per_split = divide_up(divide_up(args.num_tokens, splits), 32) * 32;
   shares.splits = divide_up(args.num_tokens, shares.tokens_per_split);
@@ -86,22 +88,20 @@ void run_linear(const LinearArgs& args) {
   if (args.num_tokens == 0 || args.num_outputs == 0) return;
   const LinearShares shares = shares_of(args);
   const auto kernel = kernels().linear;
-  torch::stable::parallel_for(
-      0, shares.units * shares.splits, shares.grain, [&](int64_t begin, int64_t end) {
-        void* memory = scratch(scratch_size(args));
-        while (begin < end) {
-          const int64_t split = begin / shares.units;
-          const int64_t first = begin % shares.units;
-          const int64_t last = std::min(shares.units, first + end - begin);
-          const Range panels = {first * shares.panels_per_unit,
-                                std::min(shares.panels, last * shares.panels_per_unit)};
-          const int64_t token = split * shares.tokens_per_split;
-          const Range tokens = {token,
-                                std::min(args.num_tokens, token + shares.tokens_per_split)};
-          kernel(args, panels, tokens, memory);
-          begin += last - first;
-        }
-      });
+  parallel(0, shares.units * shares.splits, shares.grain, [&](int64_t begin, int64_t end) {
+    void* memory = scratch(scratch_size(args));
+    while (begin < end) {
+      const int64_t split = begin / shares.units;
+      const int64_t first = begin % shares.units;
+      const int64_t last = std::min(shares.units, first + end - begin);
+      const Range panels = {first * shares.panels_per_unit,
+                            std::min(shares.panels, last * shares.panels_per_unit)};
+      const int64_t token = split * shares.tokens_per_split;
+      const Range tokens = {token, std::min(args.num_tokens, token + shares.tokens_per_split)};
+      kernel(args, panels, tokens, memory);
+      begin += last - first;
+    }
+  });
 }
 
 void check_weight(const Tensor& weight) {
@@ -110,8 +110,10 @@ void check_weight(const Tensor& weight) {
                   "`weight` must be a contiguous matrix, packed in layout `panel16`");
 }
 
-Tensor linear_panels(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
+Tensor linear_panels(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+                     bool in_order) {
   LinearArgs args{};
+  args.in_order = in_order;
   args.dtype = checked_dtype(x, "x");
   check_weight(weight);
   args.inner = x.size(x.dim() - 1);
@@ -125,7 +127,7 @@ Tensor linear_panels(const Tensor& x, const Tensor& weight, const std::optional<
     STD_TORCH_CHECK(checked_dtype(*bias, "bias") == args.dtype && bias->dim() == 1 &&
                         bias->size(0) == args.num_outputs,
                     "`bias` must be a vector of ", args.num_outputs, " elements of x's dtype");
-    dense_bias = bias->is_contiguous() ? *bias : torch::stable::contiguous(*bias);
+    dense_bias = bias->is_contiguous() ? *bias : copy_dense(*bias);
     args.bias = dense_bias->data_ptr();
   }
   const Tensor source = with_even_rows(x);
@@ -134,30 +136,40 @@ Tensor linear_panels(const Tensor& x, const Tensor& weight, const std::optional<
   args.x_stride = row_stride(source);
   args.weight = weight.data_ptr();
   args.out = out.data_ptr();
-  args.num_tokens = num_rows(x);
   const int64_t row_bytes = std::max<int64_t>(1, args.inner * element_size(args.dtype));
   args.token_block = std::clamp<int64_t>(kTokenBlockBytes / row_bytes / 32 * 32, 32,
                                          kMostTokensOfBlock);
-  run_linear(args);
+  perform(num_rows(x), {&source, &weight, dense_bias ? &*dense_bias : &weight, &out},
+          [args](int64_t rows) {
+    LinearArgs own = args;
+    own.num_tokens = rows;
+    run_linear(own);
+  });
   return out;
 }
 
-void check_ids(const Tensor& ids, int64_t num_rows) {
-  STD_TORCH_CHECK(ids.is_cpu() && ids.dim() == 1 &&
-                      ids.scalar_type() == torch::headeronly::ScalarType::Long,
-                  "`input_ids` must be a CPU vector of int64");
-  const int64_t* data = static_cast<const int64_t*>(ids.data_ptr());
-  const int64_t stride = ids.stride(0);
-  for (int64_t i = 0; i < ids.size(0); ++i) {
-    const int64_t id = data[i * stride];
-    STD_TORCH_CHECK(0 <= id && id < num_rows, "`input_ids[", i, "]` is ", id,
-                    ", but `weight` has ", num_rows, " rows");
+void check_ids(const EmbeddingArgs& args, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t id = args.ids[i * args.id_stride];
+    STD_TORCH_CHECK(0 <= id && id < args.num_rows, "`input_ids[", i, "]` is ", id,
+                    ", but `weight` has ", args.num_rows, " rows");
   }
+}
+
+void run_embedding(const EmbeddingArgs& args, int64_t count) {
+  check_ids(args, count);
+  const int64_t rows_per_task =
+      std::max<int64_t>(1, kEmbeddingGrain / std::max<int64_t>(1, args.row_bytes));
+  const auto kernel = kernels().embedding;
+  parallel(0, count, rows_per_task,
+           [&](int64_t begin, int64_t end) { kernel(args, begin, end); });
 }
 
 Tensor embedding_panels(const Tensor& input_ids, const Tensor& weight) {
   check_weight(weight);
-  check_ids(input_ids, weight.size(0));
+  STD_TORCH_CHECK(input_ids.is_cpu() && input_ids.dim() == 1 &&
+                      input_ids.scalar_type() == torch::headeronly::ScalarType::Long,
+                  "`input_ids` must be a CPU vector of int64");
   const std::array<int64_t, 2> sizes = {input_ids.size(0), weight.size(1)};
   Tensor out = torch::stable::new_empty(weight, {sizes.data(), sizes.size()});
   EmbeddingArgs args{};
@@ -167,12 +179,8 @@ Tensor embedding_panels(const Tensor& input_ids, const Tensor& weight) {
   args.num_rows = weight.size(0);
   args.row_bytes = weight.size(1) * element_size(checked_dtype(weight, "weight"));
   args.out = out.data_ptr();
-  const int64_t rows_per_task =
-      std::max<int64_t>(1, kEmbeddingGrain / std::max<int64_t>(1, args.row_bytes));
-  const auto kernel = kernels().embedding;
-  torch::stable::parallel_for(0, sizes[0], rows_per_task, [&](int64_t begin, int64_t end) {
-    kernel(args, begin, end);
-  });
+  perform(sizes[0], {&input_ids, &weight, &out},
+          [args](int64_t rows) { run_embedding(args, rows); });
   return out;
 }
 
@@ -180,7 +188,7 @@ Tensor embedding_panels(const Tensor& input_ids, const Tensor& weight) {
 }  // namespace ir_kernels
 
 STABLE_TORCH_LIBRARY_FRAGMENT(ir_kernels_c, m) {
-  m.def("linear_panels(Tensor x, Tensor weight, Tensor? bias) -> Tensor");
+  m.def("linear_panels(Tensor x, Tensor weight, Tensor? bias, bool in_order=False) -> Tensor");
   m.def("embedding_panels(Tensor input_ids, Tensor weight) -> Tensor");
 }
 

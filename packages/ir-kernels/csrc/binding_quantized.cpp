@@ -10,6 +10,9 @@
 
 #include "isa_select.h"
 #include "kernels.h"
+#include "share_rows.h"
+#include "tape.h"
+#include "team.h"
 #include "tensor_rows.h"
 #include "thread_buffer.h"
 
@@ -25,7 +28,7 @@ constexpr int64_t kCopyGrain = 65536;
 
 int64_t last_size(const Tensor& tensor) { return tensor.size(tensor.dim() - 1); }
 
-Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
+Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : copy_dense(x); }
 
 std::optional<Tensor> dense(const std::optional<Tensor>& x) {
   return x ? std::optional<Tensor>(dense(*x)) : std::nullopt;
@@ -97,15 +100,10 @@ QuantizedArgs quantized_args(const Tensor& x, const QuantizedWeights& weights, i
 }
 
 void prepare(const QuantizedArgs& args) {
-  const int64_t tokens_per_task = std::max<int64_t>(1, kCopyGrain / std::max<int64_t>(1, args.inner));
-  if (args.num_tokens <= tokens_per_task)
-    return kernels().quantized_prepare(args, 0, args.num_tokens);
-  torch::stable::parallel_for(
-      0, args.num_tokens, tokens_per_task,
-      [&](int64_t begin, int64_t end) { kernels().quantized_prepare(args, begin, end); });
+  share_rows(kernels().quantized_prepare, args, args.num_tokens, args.inner, kCopyGrain);
 }
 
-void multiply(QuantizedArgs& args) {
+void multiply(QuantizedArgs args) {
   static thread_local ThreadBuffer prepared;
   static thread_local ThreadBuffer scratch;
   const KernelTable& table = kernels();
@@ -121,16 +119,24 @@ void multiply(QuantizedArgs& args) {
   const int64_t panel_cost = std::max<int64_t>(1, args.inner) * kPanelRows * args.num_tokens;
   const int64_t panels_per_task = std::max<int64_t>(1, kProductGrain / panel_cost);
   if (panels <= panels_per_task) return task(0, panels);
-  torch::stable::parallel_for(0, panels, panels_per_task, task);
+  parallel(0, panels, panels_per_task, task);
 }
 
 Tensor linear(const Tensor& x, const QuantizedWeights& weights, int bits, int64_t group_size) {
   QuantizedArgs args = quantized_args(x, weights, bits, group_size);
-  const Tensor source = has_rows(x) ? x : torch::stable::contiguous(x);
+  const Tensor source = has_rows(x) ? x : copy_dense(x);
   Tensor out = empty_rows(x, args.num_outputs);
   args.x = flat_rows(source);
   args.out = out.data_ptr();
-  if (args.num_tokens > 0 && args.num_outputs > 0) multiply(args);
+  const Tensor& minimum = weights.minimum ? *weights.minimum : weights.scale;
+  perform(args.num_tokens,
+          {&source, &weights.weight, &weights.scale, &minimum,
+           weights.bias ? &*weights.bias : &weights.scale, &out},
+          [args](int64_t rows) {
+    QuantizedArgs own = args;
+    own.num_tokens = rows;
+    if (rows > 0 && own.num_outputs > 0) multiply(own);
+  });
   return out;
 }
 
@@ -192,19 +198,13 @@ Tensor embedding_w8a16_panels(const Tensor& input_ids, const Tensor& weight, con
   args.scale = static_cast<const uint16_t*>(factors.data_ptr());
   args.ids = static_cast<const int64_t*>(input_ids.data_ptr());
   args.id_stride = input_ids.stride(0);
-  const int64_t count = input_ids.size(0);
-  check_ids(args, count);
-  const std::array<int64_t, 2> sizes = {count, args.inner};
+  const std::array<int64_t, 2> sizes = {input_ids.size(0), args.inner};
   Tensor out = torch::stable::empty(sizes, dtype);
   args.out = out.data_ptr();
-  const int64_t ids_per_task = std::max<int64_t>(1, kCopyGrain / std::max<int64_t>(1, args.inner));
-  if (count <= ids_per_task) {
-    kernels().quantized_embedding(args, 0, count);
-    return out;
-  }
-  torch::stable::parallel_for(
-      0, count, ids_per_task,
-      [&](int64_t begin, int64_t end) { kernels().quantized_embedding(args, begin, end); });
+  perform(sizes[0], {&input_ids, &words, &factors, &out}, [args](int64_t rows) {
+    check_ids(args, rows);
+    share_rows(kernels().quantized_embedding, args, rows, args.inner, kCopyGrain);
+  });
   return out;
 }
 

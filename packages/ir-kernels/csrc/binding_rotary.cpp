@@ -6,9 +6,11 @@
 
 #include <tuple>
 
+#include "attention_ops.h"
 #include "isa_select.h"
 #include "kernels.h"
 #include "share_rows.h"
+#include "tape.h"
 #include "tensor_rows.h"
 
 namespace ir_kernels {
@@ -19,7 +21,7 @@ constexpr int64_t kGrain = 16384;
 
 int64_t last_size(const Tensor& tensor) { return tensor.size(tensor.dim() - 1); }
 
-Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
+Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : copy_dense(x); }
 
 // Query or key: what is read, which has dense heads, and what is written. Keeps both.
 struct Side {
@@ -44,20 +46,15 @@ Heads heads_of(const Tensor& x, int64_t head_size) {
 
 Side side_of(const Tensor& x, int64_t head_size, const char* name) {
   check_heads(x, head_size, name);
-  const Tensor source = has_rows(x) ? x : torch::stable::contiguous(x);
+  const Tensor source = has_rows(x) ? x : copy_dense(x);
   const Tensor out = empty_rows(x, last_size(x));
   return {source, out, {heads_of(source, head_size), out.data_ptr()}};
 }
 
 // A position outside the table would be read from wild memory.
-void check_positions(const Tensor& positions, int64_t num_tokens, int64_t max_position) {
-  STD_TORCH_CHECK(positions.is_cpu() && positions.dim() == 1 && positions.size(0) == num_tokens &&
-                      positions.scalar_type() == torch::headeronly::ScalarType::Long,
-                  "`positions` must be a CPU vector of ", num_tokens, " int64");
-  const int64_t* data = static_cast<const int64_t*>(positions.data_ptr());
-  const int64_t stride = positions.stride(0);
+void check_positions(const RotaryArgs& args, int64_t num_tokens, int64_t max_position) {
   for (int64_t i = 0; i < num_tokens; ++i) {
-    const int64_t position = data[i * stride];
+    const int64_t position = args.positions[i * args.position_stride];
     STD_TORCH_CHECK(0 <= position && position < max_position, "`positions[", i, "]` is ", position,
                     ", but `cos_sin_cache` has ", max_position, " rows");
   }
@@ -77,7 +74,9 @@ RotaryArgs rotary_args(const Side& query, const Side& key, const Tensor& positio
   const int64_t rotated = table.size(1);
   STD_TORCH_CHECK(rotated % 2 == 0 && rotated <= head_size, "`cos_sin_cache` has ", rotated,
                   " columns: not an even number of at most `head_size` ", head_size);
-  check_positions(positions, num_tokens, table.size(0));
+  STD_TORCH_CHECK(positions.is_cpu() && positions.dim() == 1 && positions.size(0) == num_tokens &&
+                      positions.scalar_type() == torch::headeronly::ScalarType::Long,
+                  "`positions` must be a CPU vector of ", num_tokens, " int64");
   args.query = query.heads;
   args.key = key.heads;
   args.positions = static_cast<const int64_t*>(positions.data_ptr());
@@ -93,6 +92,8 @@ int64_t token_size(const RotaryArgs& args) {
   return (args.query.from.num_heads + args.key.from.num_heads) * args.head_size;
 }
 
+}  // namespace
+
 std::tuple<Tensor, Tensor> rotary_embedding(const Tensor& query, const Tensor& key,
                                             const Tensor& positions, const Tensor& cos_sin_cache,
                                             int64_t head_size, bool is_neox) {
@@ -100,9 +101,16 @@ std::tuple<Tensor, Tensor> rotary_embedding(const Tensor& query, const Tensor& k
   const Side q = side_of(query, head_size, "query");
   const Side k = side_of(key, head_size, "key");
   const RotaryArgs args = rotary_args(q, k, positions, table, head_size, is_neox);
-  share_rows(kernels().rotary_embedding, args, query.size(0), token_size(args), kGrain);
+  const int64_t max_position = table.size(0);
+  perform(query.size(0), {&q.source, &k.source, &positions, &table, &q.out, &k.out},
+          [args, max_position](int64_t tokens) {
+    check_positions(args, tokens, max_position);
+    share_rows(kernels().rotary_embedding, args, tokens, token_size(args), kGrain);
+  });
   return {q.out, k.out};
 }
+
+namespace {
 
 // `weight` is dense, and outlives the result.
 HeadWeight weight_of(const Tensor& weight, Dtype dtype, int64_t head_size, const char* name) {
@@ -113,6 +121,8 @@ HeadWeight weight_of(const Tensor& weight, Dtype dtype, int64_t head_size, const
                   "` must be a vector of ", head_size, " elements");
   return {own, weight.data_ptr()};
 }
+
+}  // namespace
 
 std::tuple<Tensor, Tensor> qk_norm_rope(const Tensor& query, const Tensor& key,
                                         const Tensor& query_weight, const Tensor& key_weight,
@@ -128,11 +138,16 @@ std::tuple<Tensor, Tensor> qk_norm_rope(const Tensor& query, const Tensor& key,
   args.query_weight = weight_of(weights[0], args.rotary.dtype, head_size, "query_weight");
   args.key_weight = weight_of(weights[1], args.rotary.dtype, head_size, "key_weight");
   args.epsilon = static_cast<float>(epsilon);
-  share_rows(kernels().qk_norm_rope, args, query.size(0), token_size(args.rotary), kGrain);
+  const int64_t max_position = table.size(0);
+  perform(query.size(0),
+          {&q.source, &k.source, &weights[0], &weights[1], &positions, &table, &q.out, &k.out},
+          [args, max_position](int64_t tokens) {
+    check_positions(args.rotary, tokens, max_position);
+    share_rows(kernels().qk_norm_rope, args, tokens, token_size(args.rotary), kGrain);
+  });
   return {q.out, k.out};
 }
 
-}  // namespace
 }  // namespace ir_kernels
 
 STABLE_TORCH_LIBRARY_FRAGMENT(ir_kernels_c, m) {

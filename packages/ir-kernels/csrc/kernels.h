@@ -149,6 +149,7 @@ struct AttentionArgs {
   const int64_t* slots;  // [T], negative for tokens that are not written
   float scale;
   int64_t window;  // keys that a query sees, at most
+  bool in_order;   // each row alone, in float32 and in order of the keys
 };
 
 // Some rows of a request's queries at each of some key heads, and a range of keys of those they
@@ -257,6 +258,7 @@ struct LinearArgs {
   int64_t inner;
   int64_t num_outputs;
   int64_t token_block;  // tokens that a kernel works on at once, a multiple of 32
+  bool in_order;        // each output is summed alone and in order of the inputs
 };
 
 // Memory that a call of `linear` needs, in bytes: for each token of a block kLinearSumBytes and a

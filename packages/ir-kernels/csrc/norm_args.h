@@ -1,4 +1,4 @@
-// Arguments of the norm kernels from those of the torch ops; binding.cpp has it.
+// Arguments of the norm kernels from those of the torch ops, on whatever device they run.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>

@@ -71,6 +71,29 @@ void shm_close_segment(int64_t handle) {
 
 }  // namespace
 
+namespace {
+
+// Of what can be carried: an index of kShmDtypes, and bytes.
+struct Element {
+  uint32_t dtype;
+  int64_t bytes;
+};
+
+Element element_of(const Tensor& x) {
+  using torch::headeronly::ScalarType;
+  STD_TORCH_CHECK(x.is_cpu() && x.dim() > 0, "`x` must be on the CPU, of one dimension or more");
+  switch (x.scalar_type()) {
+    case ScalarType::Float: return {static_cast<uint32_t>(Dtype::f32), 4};
+    case ScalarType::BFloat16: return {static_cast<uint32_t>(Dtype::bf16), 2};
+    case ScalarType::Half: return {static_cast<uint32_t>(Dtype::f16), 2};
+    case ScalarType::Char: return {3, 1};
+    case ScalarType::Float8_e4m3fn: return {4, 1};
+    default: STD_TORCH_CHECK(false, "`x` must be float32, bfloat16, float16, int8 or float8_e4m3fn");
+  }
+}
+
+}  // namespace
+
 Span span_of(const Tensor& x) {
   const Dtype dtype = checked_dtype(x, "x");
   return {dtype, dtype == Dtype::f32 ? 4 : 2, static_cast<const char*>(x.data_ptr()), x.numel()};
@@ -79,7 +102,7 @@ Span span_of(const Tensor& x) {
 Descriptor describe(ShmOp op, const Tensor& x, int64_t num_tokens) {
   Descriptor what{};
   what.op = op;
-  what.dtype = static_cast<uint32_t>(checked_dtype(x, "x"));
+  what.dtype = element_of(x).dtype;
   what.num_tokens = num_tokens;
   what.num_dims = static_cast<uint32_t>(x.dim());
   STD_TORCH_CHECK(what.num_dims <= kMostDims, "`x` has ", x.dim(), " dimensions; at most ",
@@ -211,28 +234,29 @@ Tensor shm_all_gather(int64_t handle, const Tensor& x, int64_t num_tokens) {
   Descriptor what = describe(kAllGather, x, num_tokens);
   const auto opened = segment_of(handle);
   const Tensor source = dense(x);
-  const Span span = span_of(source);
+  const int64_t element_bytes = element_of(x).bytes, own = source.numel();
+  const char* const data = static_cast<const char*>(source.data_ptr());
   const std::lock_guard lock(opened->mutex);
   ShmSegment& segment = opened->segment;
   STD_TORCH_CHECK(num_tokens >= 0 && num_tokens <= segment.size() * x.size(0), "`num_tokens` is ",
                   num_tokens, ", and ", segment.size(), " ranks have ", x.size(0), " rows each");
   const Tensor out = empty_with_first(x, num_tokens);
   const int64_t wanted = out.numel();
-  const int64_t most = segment.slot_bytes() / span.element_bytes;
+  const int64_t most = segment.slot_bytes() / element_bytes;
   segment.begin(what);
   int64_t begin = 0;
   do {
-    const int64_t count = std::min(most, span.count - begin);
-    copy(segment.next_slot(), span.data + begin * span.element_bytes, count * span.element_bytes);
+    const int64_t count = std::min(most, own - begin);
+    copy(segment.next_slot(), data + begin * element_bytes, count * element_bytes);
     segment.exchange(what);
     for (int r = 0; r < segment.size(); ++r) {
-      const int64_t at = r * span.count + begin;
+      const int64_t at = r * own + begin;
       const int64_t kept = std::clamp<int64_t>(wanted - at, 0, count);
-      copy(static_cast<char*>(out.data_ptr()) + at * span.element_bytes, segment.slot(r),
-           kept * span.element_bytes);
+      copy(static_cast<char*>(out.data_ptr()) + at * element_bytes, segment.slot(r),
+           kept * element_bytes);
     }
     begin += most;
-  } while (begin < span.count);
+  } while (begin < own);
   return out;
 }
 

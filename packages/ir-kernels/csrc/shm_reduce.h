@@ -26,7 +26,7 @@ struct Span {
 // Of a contiguous tensor.
 Span span_of(const Tensor& x);
 
-// What a rank comes with; a tensor of another dtype or of too many dimensions is an error.
+// What a rank comes with; a tensor that no collective carries is an error.
 Descriptor describe(ShmOp op, const Tensor& x, int64_t num_tokens = -1);
 
 // Whether ranks share the sum of so many bytes out among themselves, instead of each forming all.

@@ -32,7 +32,8 @@ struct Descriptor {
 
 constexpr const char* kShmOps[] = {"all_reduce", "reduce_scatter", "all_gather",
                                   "all_reduce_add_rms_norm"};
-constexpr const char* kShmDtypes[] = {"float32", "bfloat16", "float16"};
+// Those of Dtype, then what is carried but never added up.
+constexpr const char* kShmDtypes[] = {"float32", "bfloat16", "float16", "int8", "float8_e4m3fn"};
 
 struct ShmOptions {
   std::string name;  // of the segment, as for shm_open; random, from the launcher

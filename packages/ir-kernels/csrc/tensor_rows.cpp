@@ -2,12 +2,14 @@
 
 #include <array>
 
+#include "device.h"
+
 namespace ir_kernels {
 
 using torch::headeronly::ScalarType;
 
 Dtype checked_dtype(const Tensor& tensor, const char* name) {
-  STD_TORCH_CHECK(tensor.is_cpu(), "`", name, "` must be on the CPU");
+  check_device(tensor, name);
   STD_TORCH_CHECK(tensor.dim() > 0, "`", name, "` must have at least one dimension");
   switch (tensor.scalar_type()) {
     case ScalarType::Float: return Dtype::f32;
@@ -79,10 +81,7 @@ Tensor empty_rows(const Tensor& x, int64_t last, int32_t dtype) {
     strides[i] = stride;
     stride *= sizes[i] > 1 ? sizes[i] : 1;
   }
-  AtenTensorHandle handle;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
-      rank, sizes.data(), strides.data(), dtype, aoti_torch_device_type_cpu(), 0, &handle));
-  return Tensor(handle);
+  return new_tensor(x, sizes.data(), strides.data(), rank, dtype);
 }
 
 bool has_same_shape(const Tensor& a, const Tensor& b) {

@@ -12,7 +12,8 @@ namespace ir_kernels {
 
 using torch::stable::Tensor;
 
-// The dtype of a CPU tensor of at least one dimension; anything else is an error that names it.
+// The dtype of a tensor of at least one dimension, where `check_device` wants it; anything else is
+// an error that names it.
 Dtype checked_dtype(const Tensor& tensor, const char* name);
 
 // The product of all dimensions but the last.
@@ -30,7 +31,7 @@ bool is_expanded(const Tensor& tensor);
 
 Rows rows_of(const Tensor& tensor);
 
-// A new contiguous tensor of x's shape and dtype, its last dimension replaced by `last`.
+// A new contiguous tensor of x's shape, dtype and device, its last dimension replaced by `last`.
 Tensor empty_rows(const Tensor& x, int64_t last);
 
 // The same with a dtype, one of aoti_torch_dtype_*().

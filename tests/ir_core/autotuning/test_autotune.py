@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,10 @@ import torch
 from priced_ops import CLOCK, priced_registry, priced_step
 from torch import Tensor
 
-from ir_core import Registry
-from ir_core.autotuning.autotune import TuningPlan, TuningReport, autotune
-from ir_core.autotuning.choice_file import ChoiceFile
+from ir_core import Registry, TuningTimeError
+from ir_core.autotuning.autotune import autotune
+from ir_core.autotuning.choice_file import FORMAT, ChoiceFile
+from ir_core.autotuning.plan import TuningPlan, TuningReport
 
 WEIGHTS = {1: 4.0, 8: 1.0}
 TIMED = TuningPlan(WEIGHTS, is_fused=False, is_timed=True)
@@ -183,7 +184,7 @@ def test_a_damaged_file_costs_a_remark_and_new_timing(file: ChoiceFile) -> None:
 
 
 def test_a_file_that_cannot_be_written_costs_a_remark(tmp_path: Path) -> None:
-    (tmp_path / "v1").write_text("in the way")
+    (tmp_path / f"v{FORMAT}").write_text("in the way")
     registry, report = start(TIMED, ChoiceFile(tmp_path, MACHINE))
     assert used(registry) == "rival"
     assert "cannot be stored" in report.remarks[-1]
@@ -236,4 +237,48 @@ def test_a_choice_without_a_fingerprint_is_used_and_not_stored(file: ChoiceFile)
     _, report = start(file=file, registry=registry)
     assert report.num_timed == 1
     assert report.remarks[-1].startswith("scale: tuned anew at each start: provider `closing`")
+    assert file.load().choices == ()
+
+
+@dataclass(frozen=True)
+class Described:
+    """A compiler that never has time."""
+
+    description: str
+
+    def compile(self, *_: Any) -> Any:
+        raise TuningTimeError("the time is up")
+
+
+def test_a_choice_for_code_of_another_compiler_is_not_used(file: ChoiceFile) -> None:
+    start(replace(TIMED, compiler=Described("A 1")), file)
+    _, report = start(replace(CACHED, compiler=Described("A 1")), file)
+    assert report.remarks == ()
+    _, report = start(replace(CACHED, compiler=Described("A 2")), file)
+    assert report.remarks == ("scale: the stored choice is not used: compiler is A 2, and was A 1",)
+
+
+def test_what_is_left_out_is_a_remark() -> None:
+    registry = priced_registry()
+
+    @registry.register_op
+    def meet(x: Tensor, group: str = "tp") -> Tensor:
+        return x.clone()
+
+    def step(count: int) -> None:
+        meet(torch.ones(count, 2))
+
+    report = autotune(registry, step, TIMED)
+    assert report.choices == ()
+    assert report.remarks == (
+        "meet: not tuned: the ranks compute it together, and one that repeats a call would wait "
+        "for the rest",
+    )
+
+
+def test_what_there_was_no_time_for_is_timed_at_the_next_start(file: ChoiceFile) -> None:
+    plan = replace(TIMED, is_fused=True, compiler=Described("A 1"))
+    registry, report = start(plan, file)
+    assert used(registry) == "steady"
+    assert report.remarks[-1] == "scale: not tuned: the time is up"
     assert file.load().choices == ()

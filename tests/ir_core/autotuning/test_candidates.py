@@ -95,3 +95,14 @@ def test_what_timing_chose_before_is_no_default(registry: Registry) -> None:
         return x * 2
 
     assert find_candidates(double, (torch.ones(1),), is_fused=False).default == "native"
+
+
+def test_what_a_compiler_fuses_competes_where_it_can_be_compiled(
+    registry: Registry, scale: IrOp, add_scale: AddScale
+) -> None:
+    add_scale("kernel", opaque=True)
+    found = find_candidates(scale, CALL, is_fused=True, can_compile=True)
+    assert (found.default, found.providers) == ("native", ("native", "kernel"))
+    assert found.is_compiled
+    registry.priorities.set({"scale": "kernel"})
+    assert find_candidates(scale, CALL, is_fused=False, can_compile=True).is_compiled is False

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ir_core.autotuning.choice_file import ChoiceFile, Loaded, StoredChoice
+from ir_core.autotuning.choice_file import FORMAT, ChoiceFile, Loaded, StoredChoice
 from ir_core.autotuning.grounds import Grounds
 from ir_core.autotuning.table import Timing, TunedChoice
 
@@ -107,7 +107,7 @@ def _pipe(path: Path) -> None:
         (lambda path: path.write_text("{"), "Expecting"),
         (lambda path: path.write_bytes(b"\xff\xfe{"), "codec"),
         (lambda path: path.write_text("[]"), "another format"),
-        (_rewrite(format=2), "another format"),
+        (_rewrite(format=FORMAT + 1), "another format"),
         (_flip, "damaged"),
         (_rewrite(choices=[]), "damaged"),
         (_rewrite(grounds={}), "damaged"),

@@ -101,3 +101,10 @@ def test_an_interrupt_is_not_swallowed(clock: Clock) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         Contest({"a": {1: interrupted}}, {1: 1}, clock).rounds()
+
+
+def test_a_look_drops_nobody_for_being_slow(clock: Clock) -> None:
+    functions = {name: {1: clock.run(name, seconds)} for name, seconds in (("a", 1e-3), ("b", 1.0))}
+    contest = Contest(functions, {1: 1}, clock)
+    assert [each["b"][1] for each in contest.look()] == [pytest.approx(1.0)] * 3
+    assert contest.dropped == {}

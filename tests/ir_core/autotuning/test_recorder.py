@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from ir_core import IrOp, Registry
-from ir_core.autotuning.recorder import CallRecorder, copy_of, is_repeatable
+from ir_core.autotuning.recorder import CallRecorder, copy_of, why_once
 
 X, WEIGHT = torch.ones(2, 4), torch.ones(4)
 
@@ -61,11 +61,20 @@ def test_what_cannot_be_called_again_is_left_out(registry: Registry, scale: IrOp
     def exchange(x: Tensor) -> Tensor:
         return x.clone()
 
+    @registry.register_op
+    def reduce(x: Tensor, group: str = "tp") -> Tensor:
+        return x.clone()
+
     with CallRecorder(registry) as recorder:
         write(X, X.clone())
         exchange(X)
+        reduce(X)
     assert not recorder.calls
-    assert [is_repeatable(each) for each in (scale, write, exchange)] == [True, False, False]
+    assert list(recorder.left_out) == ["write", "exchange", "reduce"]
+    assert why_once(scale) is None
+    assert "it writes to `cache`" in recorder.left_out["write"]
+    assert "opaque" in recorder.left_out["exchange"]
+    assert "one that repeats a call would wait" in recorder.left_out["reduce"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ CALL = (torch.ones(2, 4), torch.ones(4), 2.0, None)
 def choice(provider: str = "quick", signature: str = "x") -> TunedChoice:
     timings = (Timing("native", {1: 40.3, 8: 50.0}), Timing("quick", {1: 12.1, 8: 20.0}))
     rejections = (Rejection("far", "no such unit"),)
-    return TunedChoice("scale", signature, "native", provider, timings, rejections)
+    as_written = (Timing("native", {1: 90.5}),)
+    return TunedChoice("scale", signature, "native", provider, timings, rejections, as_written)
 
 
 def test_a_choice_survives_json() -> None:
@@ -21,7 +22,8 @@ def test_a_choice_survives_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"op": None}, {"timings": [["a"]]}, {"rejections": 3}, {"provider": 1}]
+    "change",
+    [{"op": None}, {"timings": [["a"]]}, {"as_written": 1}, {"rejections": 3}, {"provider": 1}],
 )
 def test_another_form_is_an_error(change: dict[str, object]) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):

@@ -1,11 +1,15 @@
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pytest
 import torch
 from priced_ops import CLOCK, Price, priced_registry, priced_step
 from torch import Tensor
 
-from ir_core import IrOp, NoImplementationError, Registry
+from ir_core import Implementation, IrOp, NoImplementationError, Registry
+from ir_core.autotuning.call_compiler import CompiledCall
 from ir_core.autotuning.recorder import CallRecorder, RecordedCalls
-from ir_core.autotuning.table import TunedChoice
+from ir_core.autotuning.table import TunedChoice, format_timings
 from ir_core.autotuning.tuner import tune
 
 WEIGHTS = {1: 4.0, 8: 1.0}
@@ -118,3 +122,85 @@ def test_calls_that_nothing_can_run_are_an_error() -> None:
     registry.set_batch_invariant(True)
     with pytest.raises(NoImplementationError):
         tune(calls, WEIGHTS, is_fused=False, clock=CLOCK)
+
+
+class PricedCompiler:
+    """Compiled calls that cost what `CLOCK` says for `compiled NAME`; some cannot be compiled."""
+
+    description = "priced"
+
+    def __init__(self, *broken: str) -> None:
+        self.broken = broken
+        self.compiled: list[str] = []
+
+    def compile(
+        self, implementation: Implementation, calls: Mapping[int, Sequence[Any]]
+    ) -> Mapping[int, CompiledCall]:
+        name = implementation.provider
+        self.compiled.append(name)
+        if name in self.broken:
+            raise RuntimeError("no such instruction")
+
+        def call(tensors: Sequence[Tensor]) -> None:
+            CLOCK.spend(f"compiled {name}", tensors[0])
+
+        return dict.fromkeys(calls, call)
+
+
+def compiled(compiler: PricedCompiler, **prices: float) -> TunedChoice:
+    registry = priced_registry()
+    calls = calls_of(registry, priced_step(registry["scale"]))
+    named = {f"compiled {name}": price for name, price in prices.items()}
+    CLOCK.reset(steady=4e-5, rival=1e-5, native=8e-5, **named)
+    return tune(calls, WEIGHTS, is_fused=True, compiler=compiler, clock=CLOCK)
+
+
+def test_what_a_compiler_fuses_is_timed_as_compiled_and_both_times_are_kept() -> None:
+    compiler = PricedCompiler()
+    choice = compiled(compiler, steady=4e-5, rival=3e-5, native=2e-5)
+    assert compiler.compiled == ["steady", "native", "rival"]
+    assert choice.provider == "native"
+    assert choice.to_text().startswith("1 token: steady 40.0 µs, native 20.0 µs, rival 30.0 µs")
+    assert format_timings(choice.as_written).startswith(
+        "1 token: steady 40.0 µs, native 80.0 µs, rival 10.0 µs"
+    )
+
+
+def test_what_cannot_be_compiled_is_out_with_the_error() -> None:
+    choice = compiled(PricedCompiler("native"), steady=4e-5, rival=3e-5)
+    assert choice.provider == "rival"
+    assert [(each.provider, each.reason) for each in choice.rejections] == [
+        ("native", "is not compiled to be timed: RuntimeError: no such instruction")
+    ]
+
+
+def test_a_default_that_cannot_be_compiled_stays() -> None:
+    choice = compiled(PricedCompiler("steady"), rival=1e-5, native=2e-5)
+    assert (choice.provider, choice.timings, choice.as_written) == ("steady", (), ())
+
+
+def test_one_that_only_loses_as_compiled_is_shown_as_written() -> None:
+    choice = compiled(PricedCompiler(), steady=1e-5, rival=9e-5, native=8e-5)
+    assert [each.provider for each in choice.timings] == ["steady"]
+    assert [each.provider for each in choice.as_written] == ["steady"]
+    assert "took 9.0 times as long as `steady`" in choice.rejections[1].reason
+
+
+def test_nothing_is_compiled_where_nothing_would_be_fused() -> None:
+    registry = Registry()
+
+    @registry.register_op
+    def project(x: Tensor, weight: Tensor) -> Tensor:
+        return x @ weight
+
+    project.register_impl("other", opaque=True)(plain_product)
+    calls = calls_of(registry, lambda count: project(torch.ones(count, 2), torch.ones(2, 2)))
+    compiler = PricedCompiler()
+    choice = tune(calls, WEIGHTS, is_fused=True, compiler=compiler)
+    assert compiler.compiled == []
+    assert {each.provider for each in choice.timings} >= {"native"}
+    assert choice.as_written == ()
+
+
+def plain_product(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.mm(x, weight)

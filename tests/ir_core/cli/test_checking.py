@@ -37,7 +37,7 @@ def test_failure_is_exit_code_1_and_data_says_where(
         "linear", "native", "matches-native", "one", "float32", Outcome.FAILED, "worst at [0]"
     )
     monkeypatch.setattr(
-        "ir_core.cli.checking.check_implementations", lambda chosen: Report((finding,))
+        "ir_core.cli.checking.check_implementations", lambda chosen, dtypes: Report((finding,))
     )
     assert main(["check", "linear", "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
@@ -51,6 +51,13 @@ def test_run_that_checks_nothing_is_exit_code_3(capsys: pytest.CaptureFixture[st
     said = capsys.readouterr()
     assert "unavailable: needs a ROCm GPU" in said.out
     assert "nothing was checked" in said.err
+
+
+def test_dtypes_limit_what_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["check", "all_reduce", "--provider", "native", "--json"]
+    assert main([*names, "--dtype", "bf16", "--dtype", "float16"]) == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert {each["dtype"] for each in findings} == {"bfloat16", "float16"}
 
 
 _SCRIPT = """

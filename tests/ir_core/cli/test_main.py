@@ -42,6 +42,7 @@ def test_wrong_option_is_exit_code_2(argv: list[str], capsys: pytest.CaptureFixt
         (["check", "rms_nrm"], "did you mean `rms_norm`"),
         (["check", "rms_norm", "--provider", "nativ"], "did you mean `native`"),
         (["check", "all_gather", "--provider", "native", "--junit", "/"], "Cannot write `/`"),
+        (["check", "all_gather", "--dtype", "bf61"], "No dtype `bf61`"),
         (["bench"], "name the OP to time"),
         (["bench", "rms_nrm"], "did you mean `rms_norm`"),
         (["bench", "rms_norm", "--provider", "nativ"], "did you mean `native`"),
@@ -68,7 +69,7 @@ def test_list_shows_schema_provider_and_origin(capsys: pytest.CaptureFixture[str
 
 
 def test_check_writes_text_and_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "report.xml"
+    path = tmp_path / "new" / "report.xml"
     assert main(["check", "all_reduce", "--provider", "native", "--junit", str(path)]) == 0
     assert "ok    all_reduce  native" in capsys.readouterr().out
     (suite,) = ElementTree.parse(path).getroot()  # noqa: S314

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ from priced_ops import CLOCK, priced_registry, priced_step
 
 import ir_core as ir
 from ir_core import Registry
-from ir_core.autotuning.autotune import TuningPlan, autotune
+from ir_core.autotuning.autotune import autotune
 from ir_core.autotuning.choice_file import ChoiceFile
+from ir_core.autotuning.plan import TuningPlan
+from ir_core.autotuning.table import Timing
 from ir_core.cli import main
 from ir_core.cli.explanation import explain
 from ir_core.cli.stored_choices import adopt_stored
@@ -72,3 +75,18 @@ def test_command_says_why_nothing_stored_is_used(
     assert data["remarks"] == ["nothing is stored for this machine"]
     assert data["tuned"] is None
     assert not ir.registry().priorities.tuned
+
+
+def test_both_times_of_what_was_compiled_are_shown(directory: Path) -> None:
+    registry = priced_registry()
+    (stored,) = ChoiceFile(directory, MACHINE).load().choices
+    written = (Timing("native", {1: 80.0}),)
+    registry.priorities.adopt_tuned([replace(stored.choice, as_written=written)])
+    lines = explain(registry["scale"], CALL).to_text().splitlines()
+    assert lines[-3].startswith("timed, compiled: 1 token: steady 40.0 µs")
+    assert lines[-2] == "  as written, which decides nothing: 1 token: native 80.0 µs"
+
+
+def test_an_op_that_is_never_timed_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "all_reduce", "--autotuned", "nowhere"]) == 0
+    assert "autotuned: it is not timed: the ranks compute it together" in capsys.readouterr().out

@@ -33,6 +33,7 @@ SHIPPED = (
     "rms_norm_quantize_fp8_static",
     "rms_norm_quantize_int8_per_token",
     "rotary_embedding",
+    "rotary_paged_attention",
     "sample_tokens",
     "silu_and_mul",
     "silu_and_mul_quantize_fp8_per_token",

@@ -1,9 +1,11 @@
 """What settings ask of graph capture: decided with a reason, or refused with both options."""
 
+from dataclasses import replace
+
 import pytest
 
 from ir_passes.config import CudagraphMode
-from serve_shim.compilation.plan import plan_compilation, plan_graphs
+from serve_shim.compilation.plan import plan_compilation, plan_graphs, plan_tape
 from serve_shim.engine.config import EngineConfig
 from serve_shim.errors import SettingsError
 from serve_shim.settings import resolve
@@ -12,6 +14,7 @@ BOUNDS = EngineConfig(max_model_len=64, num_blocks=64, max_num_seqs=4, max_num_b
 
 MODE = "-cc.cudagraph_mode="
 SIZES = "-cc.cudagraph_capture_sizes="
+TAPE = "-cc.max_tape_tokens="
 
 
 def option_of(argument: str) -> str:
@@ -25,7 +28,7 @@ def decide(*argv: str, has_cuda: bool = False) -> tuple[CudagraphMode | None, st
 
 
 def test_the_device_decides_what_nobody_asked_for() -> None:
-    on_cpu = "no CUDA device: replay saves nothing on a CPU"
+    on_cpu = "no CUDA device: a CPU has a tape instead"
     assert decide() == (CudagraphMode.NONE, on_cpu)
     assert decide("-O3") == (CudagraphMode.NONE, on_cpu)
     for level in ("-O1", "-O2", "-O3"):
@@ -85,6 +88,32 @@ def test_sizes_follow_the_bounds_of_the_engine() -> None:
     assert sizes(MODE + "FULL") == (1, 2, 4, 8)
     assert sizes(MODE + "FULL", "-cc.max_cudagraph_capture_size=16") == (1, 2, 4, 8, 16)
     assert sizes(SIZES + "16,3") == (3, 16)
+
+
+def tape(*argv: str) -> int:
+    return plan_tape(plan_compilation(resolve(argv).settings), BOUNDS)
+
+
+def test_a_tape_holds_as_many_as_decode_at_once() -> None:
+    assert tape() == 4
+    assert tape(TAPE + "3") == 3
+    assert tape(TAPE + "0") == 0
+    assert tape("--enforce-eager") == tape(MODE + "FULL") == 0
+    many = replace(BOUNDS, max_num_seqs=200, max_num_batched_tokens=256)
+    assert plan_tape(plan_compilation(resolve([]).settings), many) == 64
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ("--enforce-eager", "`max_tape_tokens` records a compiled model, but `enforce_eager` is"),
+        (MODE + "FULL", "`cudagraph_mode` contradict each other"),
+        ("-O1", r"`max_tape_tokens` \(5\) exceeds `max_num_seqs` \(4\)"),
+    ],
+)
+def test_a_tape_that_cannot_be_names_what_is_in_its_way(other: str, reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason.replace("`max_t", "max_t")):
+        tape(TAPE + "5", other)
 
 
 @pytest.mark.parametrize("option", [SIZES + "17,1", "-cc.max_cudagraph_capture_size=17"])

@@ -13,15 +13,16 @@ import torch
 from tiny_checkpoints import make_model
 
 import ir_core as ir
-from ir_core.autotuning import autotune
+from ir_core.autotuning import session
 from ir_core.autotuning.recorder import RecordedCalls
 from ir_core.autotuning.table import Timing, TunedChoice, TunedTable
+from ir_passes.compiling.single_call import SingleCalls
 from ir_passes.config import AutotuneMode, CacheMode, CompilationConfig
 from ir_passes.programs.report import CacheStatus
 from serve_shim.engine.build import build_parts, look_up
 from serve_shim.engine.parts import EngineParts
 from serve_shim.engine.status import StartupStatus
-from serve_shim.errors import CompileCacheError, SettingsError
+from serve_shim.errors import CompileCacheError
 from serve_shim.server.selections import tuned_choices
 from serve_shim.settings.tree import SchedulerConfig, Settings
 
@@ -59,7 +60,7 @@ def native_norms(monkeypatch: pytest.MonkeyPatch) -> None:
         timings = (Timing(default, {1: 40.3}), Timing("native", {1: 12.1}))
         return TunedChoice(first.op.name, first.signature, default, provider, timings, ())
 
-    monkeypatch.setattr(autotune, "tune", tune)
+    monkeypatch.setattr(session, "tune", tune)
 
 
 def settings(model: Path, cache: Path, mode: str, level: int = 0, **config: Any) -> Settings:
@@ -91,16 +92,18 @@ def test_a_start_times_and_the_next_one_loads(
     caplog.set_level(logging.INFO)
     start(directory, tmp_path, "on")
     assert "Autotuning: nothing is stored for this machine" in caplog.messages
-    assert "Autotuning: 9 kinds of calls, 4 timed now" in summary(caplog)
+    line = summary(caplog)
     timed = tuned_choices()
-    assert {each["op"] for each in timed if each["microseconds"]} == {
+    num_timed = sum(bool(each["microseconds"]) for each in timed)
+    assert f"9 kinds of calls, {num_timed} timed now" in line
+    assert {each["op"] for each in timed if each["microseconds"]} >= {
         "rms_norm",
         "fused_add_rms_norm",
         "silu_and_mul",
         "rotary_embedding",
     }
     forget(monkeypatch)
-    monkeypatch.setattr(autotune, "tune", pytest.fail)
+    monkeypatch.setattr(session, "tune", pytest.fail)
     start(directory, tmp_path, "cached")
     assert "Autotuning: 9 kinds of calls, 0 timed now" in summary(caplog)
     assert tuned_choices() == timed
@@ -143,6 +146,26 @@ def test_compiled_programs_rest_on_the_choices(
     assert third.selected_impls["rms_norm"] == {"vllm_c": 1}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_what_inductor_fuses_is_timed_compiled(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(directory, tmp_path, "on", 2, backend="inductor")
+    timed = {each["op"]: each for each in tuned_choices()}
+    for name in ("rms_norm", "silu_and_mul"):
+        times, written = timed[name]["microseconds"], timed[name]["microseconds_as_written"]
+        assert "vllm_c" in times
+        assert times.keys() == written.keys()
+        assert "native" in times or "took" in str(timed[name]["rejections"])
+    forget(monkeypatch)
+    monkeypatch.setattr(SingleCalls, "compile", pytest.fail)
+    report = start(directory, tmp_path, "cached", 2, backend="inductor").compile_report
+    assert {each["op"]: each for each in tuned_choices()} == timed
+    assert report is not None
+    assert report.cache.status is CacheStatus.HIT
+
+
 def test_nothing_is_written_where_the_cache_is_read_only(directory: Path, tmp_path: Path) -> None:
     start(directory, tmp_path, "on", cache_mode=CacheMode.RO)
     assert tuned_choices()
@@ -160,17 +183,10 @@ def test_without_a_cache_there_is_nothing_to_load(
 def test_a_look_up_times_nothing(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autotune, "tune", pytest.fail)
+    monkeypatch.setattr(session, "tune", pytest.fail)
     with pytest.raises(CompileCacheError):
         look_up(settings(directory, tmp_path, "on", 2))
     assert not (tmp_path / "autotune").exists()
-
-
-@pytest.mark.parametrize("mode", ["on", "cached"])
-def test_several_ranks_are_refused(directory: Path, tmp_path: Path, mode: str) -> None:
-    asked = settings(directory, tmp_path, mode).model_copy(update={"tensor_parallel_size": 2})
-    with pytest.raises(SettingsError, match=rf"autotune` \({mode}\) chooses for one rank"):
-        build_parts(asked, StartupStatus())
 
 
 def test_nothing_of_a_compiler_is_imported(directory: Path, tmp_path: Path) -> None:
@@ -191,4 +207,4 @@ print(json.dumps([name for name in ("torch._dynamo", "torch._inductor") if name 
         check=True,
     )
     assert json.loads(done.stdout.splitlines()[-1]) == []
-    assert list((tmp_path / "autotune" / "v1").glob("*.json"))
+    assert list((tmp_path / "autotune").glob("v*/*.json"))

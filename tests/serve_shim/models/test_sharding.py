@@ -122,6 +122,25 @@ def test_quantised_columns_are_cut_between_groups(keys: int, group: int, head_di
             )
 
 
+@pytest.mark.parametrize("size", range(2, 9))
+def test_ranks_that_cut_no_sum_divide_its_outputs(size: int) -> None:
+    forms = dict(_QUANTISED)
+    plans = [plan_sharding(_SMOLLM2, Shard(rank, size), forms, True) for rank in range(size)]
+    assert _covered([plan.hidden for plan in plans]) == list(range(576))
+    for plan in plans:
+        assert plan.summed_bias == plan.hidden
+        assert plan.query_columns == plans[0].query_columns
+        for ranks, num_columns in ((plan.query_columns, 576), (plan.inner_columns, 1536)):
+            assert ranks.num_ranks == len(ranks.columns) == len(ranks.rows) == size
+            assert (sum(ranks.columns), sum(ranks.rows)) == (num_columns, 576)
+
+
+def test_ranks_that_sum_parts_compute_every_output() -> None:
+    for plan in _plans(_SMOLLM2, 3):
+        assert plan.hidden == Span.whole(576)
+        assert plan.query_columns == plan.inner_columns == (3, (), ())
+
+
 def test_only_rank_0_adds_the_bias_of_a_sum() -> None:
     biases = [plan.summed_bias for plan in _plans(_SMOLLM2, 3)]
     assert biases == [Span.whole(576), Span.zeros(576), Span.zeros(576)]

@@ -10,7 +10,9 @@ from thread_ranks import thread_ranks
 from tiny_checkpoints import MAKERS, make_model
 from torch import Tensor
 
+import ir_core as ir
 from ir_core.groups import Group, scoped_groups
+from ir_kernels import library
 from ir_passes.dialect import Dialect
 from ir_passes.printer import print_graph
 from ir_passes.splitting.split import split_graph
@@ -58,12 +60,20 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     return found
 
 
-def _load(path: str, shard: Shard) -> CausalLM:
-    return load_model(path, dtype=torch.float32, shard=shard).model
+@pytest.fixture
+def batch_invariant() -> Iterator[None]:
+    ir.load_plugins()
+    ir.set_batch_invariant(True)
+    yield
+    ir.set_batch_invariant(None)
 
 
-def _shards(path: str, size: int) -> list[CausalLM]:
-    return [_load(path, Shard(rank, size)) for rank in range(size)]
+def _load(path: str, shard: Shard, dtype: torch.dtype = torch.float32) -> CausalLM:
+    return load_model(path, dtype=dtype, shard=shard).model
+
+
+def _shards(path: str, size: int, dtype: torch.dtype = torch.float32) -> list[CausalLM]:
+    return [_load(path, Shard(rank, size), dtype) for rank in range(size)]
 
 
 def _logits(model: CausalLM) -> Tensor:
@@ -89,6 +99,22 @@ def test_ranks_compute_the_logits_of_the_whole(
         assert logits.is_contiguous()
         assert (logits - expected).abs().max() < 1e-4
         assert torch.equal(logits, found[0])
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(2, torch.float32), (3, torch.bfloat16), (4, torch.float32)]
+)
+@pytest.mark.parametrize("family", MAKERS)
+@pytest.mark.usefixtures("batch_invariant")
+@pytest.mark.skipif(not library.availability()[0], reason=library.availability()[1])
+def test_batch_invariant_ranks_compute_the_bits_of_the_whole(
+    checkpoints: Mapping[str, str], family: str, size: int, dtype: torch.dtype
+) -> None:
+    expected = _logits(_load(checkpoints[family], Shard(), dtype))
+    models = _shards(checkpoints[family], size, dtype)
+    with thread_ranks(size) as ranks:
+        for logits in ranks.run(lambda rank: _logits(models[rank])):
+            assert torch.equal(logits, expected)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -181,3 +207,15 @@ def test_graph_of_the_whole_has_no_collective() -> None:
     text, _ = _graph(Shard())
     assert "ir.linear(" in text
     assert not any(name in text for name in _COLLECTIVES)
+
+
+@pytest.mark.usefixtures("batch_invariant")
+@pytest.mark.skipif(not library.availability()[0], reason=library.availability()[1])
+def test_batch_invariant_ranks_sum_nothing_but_embeddings() -> None:
+    with scoped_groups(Group("tp", 0, 4)):
+        text, structures = _graph(Shard(0, 4))
+    with scoped_groups(Group("tp", 3, 4)):
+        assert _graph(Shard(3, 4)) == (text, structures)
+    assert len(re.findall(r" = ir\.all_reduce\(", text)) == 1
+    # The columns of two products a layer, and their results.
+    assert len(re.findall(r" = ir\.all_gather\(", text)) == 8

@@ -46,7 +46,8 @@ def test_selections_agree_with_ir_core_and_the_metrics(client: Client) -> None:
 def test_what_timing_chose_is_shown(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     timings = (Timing("vllm_c", {1: 12.1}), Timing("native", {1: 40.3}))
     rejections = (Rejection("triton", "needs a GPU"),)
-    choice = TunedChoice("silu_and_mul", "x: a", "native", "vllm_c", timings, rejections)
+    written = (Timing("vllm_c", {1: 4.5}),)
+    choice = TunedChoice("silu_and_mul", "x: a", "native", "vllm_c", timings, rejections, written)
     monkeypatch.setattr(ir.registry().priorities, "_tuned", TunedTable([choice]))
     assert client.get("/debug/ir").json()["autotuned"] == [
         {
@@ -55,6 +56,7 @@ def test_what_timing_chose_is_shown(client: Client, monkeypatch: pytest.MonkeyPa
             "default": "native",
             "provider": "vllm_c",
             "microseconds": {"vllm_c": {"1": 12.1}, "native": {"1": 40.3}},
+            "microseconds_as_written": {"vllm_c": {"1": 4.5}},
             "rejections": [{"provider": "triton", "reason": "needs a GPU"}],
         }
     ]

@@ -16,6 +16,7 @@ IrError
 ├── NoImplementationError             every provider was rejected; lists every reason
 ├── DonationError                     a tensor used after it was donated, or donated twice
 ├── PluginError                       an entry point that is broken, unknown or declared twice
+├── TuningTimeError                   the time that tuning may take is up
 └── SwitchError                       an environment variable whose value means nothing
 """
 
@@ -86,6 +87,10 @@ class DonationError(IrError):
 
 class PluginError(IrError):
     """An entry point cannot be loaded, is declared twice, or is unknown."""
+
+
+class TuningTimeError(IrError):
+    """The time that tuning may take is up; what is left keeps its priority until another start."""
 
 
 class SwitchError(IrError):

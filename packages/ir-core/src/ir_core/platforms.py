@@ -18,7 +18,9 @@ _INT8_ROWS = (
     "fused_add_rms_norm_quantize_int8_per_token",
     "silu_and_mul_quantize_int8_per_token",
 )
-# What Inductor cannot fuse or must not split: the same lists in eager mode and compiled.
+_QUANTIZING = ("quantize_fp8_static", "quantize_fp8_per_token", "quantize_int8_per_token")
+# What Inductor cannot fuse or must not split: the same lists in eager mode and compiled. What CPU
+# lists rest on, and where they lose, stands in docs/benchmarks.md (`make bench-defaults`).
 _CPU_PRODUCTS: Mapping[str, Sequence[str]] = {
     # `float32_gemm` runs only where torch has no fast 16-bit GEMM; there it is some times faster.
     "linear": ("vllm_c", "float32_gemm", "native"),
@@ -30,6 +32,7 @@ _CPU_PRODUCTS: Mapping[str, Sequence[str]] = {
             "embedding",
             "embedding_w8a16",
             "paged_attention",
+            "rotary_paged_attention",
             *_INT8_ROWS,
         ),
         ("vllm_c", "native"),
@@ -104,7 +107,9 @@ def builtin_platform() -> Platform:
     if torch.cuda.is_available():
         if torch.version.hip:
             return _gpu("rocm", _norms_and_activations("aiter", "vllm_c", "triton", "native"))
-        return _gpu("cuda", _norms_and_activations("vllm_c", "triton", "native"))
+        quantizing = dict.fromkeys(_QUANTIZING, ("vllm_c", "native"))
+        norms = _norms_and_activations("vllm_c", "triton", "native")
+        return _gpu("cuda", {**norms, **quantizing})
     if torch.xpu.is_available():
         return BuiltinPlatform("xpu", _norms_and_activations("xpu_kernels", "native"))
     cpu = {**_norms_and_activations("vllm_c", "native"), **_CPU_PRODUCTS}

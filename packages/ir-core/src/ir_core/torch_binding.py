@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.library import Library, infer_schema
@@ -14,6 +15,7 @@ from ir_core.errors import RegistrationError
 
 # Kernels under this key are never decomposed, so graphs keep the op as one node.
 _KEY = "CompositeExplicitAutograd"
+_kernels: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
 
 
 class TorchBinding:
@@ -37,7 +39,17 @@ class TorchBinding:
         self._library.impl(qualified, kernel, _KEY)
         self._library._register_fake(qualified, fake)
         packet = getattr(getattr(torch.ops, self.namespace), name)
-        return getattr(packet, overload or "default")
+        defined = getattr(packet, overload or "default")
+        _kernels[defined] = kernel
+        return defined
+
+
+def kernel_of(overload: Any) -> Callable[..., Any] | None:
+    """The Python function that an op defined here runs; None for any other op.
+
+    A dispatch mode that calls it, instead of the op, sees what it calls.
+    """
+    return _kernels.get(overload)
 
 
 def register_kernel_fake(qualified_name: str, fake: Callable[..., Any]) -> None:

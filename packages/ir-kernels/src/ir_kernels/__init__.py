@@ -21,11 +21,14 @@ from ir_kernels import (
     linear_w8a16,
     paged_attention,
     qk_norm_rope,
+    quantize_fp8_per_token,
+    quantize_fp8_static,
     quantize_int8_per_token,
     reduce_scatter,
     rms_norm,
     rms_norm_quantize_int8_per_token,
     rotary_embedding,
+    rotary_paged_attention,
     sample_tokens,
     silu_and_mul,
     silu_and_mul_quantize_int8_per_token,
@@ -42,6 +45,8 @@ def register(registry: ir.Registry | None = None) -> None:
     fused_add_rms_norm.register(ops["fused_add_rms_norm"])
     silu_and_mul.register(ops["silu_and_mul"])
     gelu_and_mul.register(ops["gelu_and_mul"])
+    quantize_fp8_static.register(ops["quantize_fp8_static"])
+    quantize_fp8_per_token.register(ops["quantize_fp8_per_token"])
     quantize_int8_per_token.register(ops["quantize_int8_per_token"])
     rms_norm_quantize_int8_per_token.register(ops["rms_norm_quantize_int8_per_token"])
     fused_add_rms_norm_quantize_int8_per_token.register(
@@ -57,6 +62,7 @@ def register(registry: ir.Registry | None = None) -> None:
     embedding.register(ops["embedding"])
     embedding_w8a16.register(ops["embedding_w8a16"])
     paged_attention.register(ops["paged_attention"])
+    rotary_paged_attention.register(ops["rotary_paged_attention"])
     sample_tokens.register(ops["sample_tokens"])
     all_reduce.register(ops["all_reduce"])
     all_reduce_add_rms_norm.register(ops["all_reduce_add_rms_norm"])

@@ -4,10 +4,11 @@ Sibling ops ask the same function, so that what one accepts the other does too. 
 a stride: whether a layout suits may depend on the number of tokens, so kernels take any layout.
 """
 
-from torch import Tensor, bfloat16, dtype, float16, float32, int64
+from torch import Tensor, bfloat16, dtype, float8_e4m3fn, float16, float32, int8, int64
 
 FLOATS = (float32, bfloat16, float16)
 HALVES = (bfloat16, float16)
+CARRIED = (*FLOATS, int8, float8_e4m3fn)
 GROUP_SIZES = (16, 32, 64, 128)
 
 
@@ -93,6 +94,18 @@ def float_cache(kv_cache: Tensor) -> str:
         allowed = ", ".join(name(each) for each in FLOATS)
         return f"reads a cache of {allowed}; kv_cache has {name(kv_cache.dtype)}"
     return ""
+
+
+def attention_dtypes(
+    x_query: Tensor, x_key: Tensor, x_value: Tensor, output: Tensor, kv_cache: Tensor
+) -> str:
+    """Queries, keys, values, output and cache have one dtype, as libraries of attention want it."""
+    return (
+        same_dtype(x_query, x_key, "x_key")
+        or same_dtype(x_query, x_value, "x_value")
+        or same_dtype(x_query, output, "output")
+        or same_dtype(x_query, kv_cache, "kv_cache")
+    )
 
 
 def name(of: dtype) -> str:

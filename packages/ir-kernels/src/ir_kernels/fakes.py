@@ -26,6 +26,17 @@ def quantize_int8_per_token(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape, dtype=torch.int8), scale
 
 
+def quantize_fp8_static(x: Tensor, scale: Tensor) -> Tensor:
+    """Contiguous float8_e4m3fn like `x`."""
+    return x.new_empty(x.shape, dtype=torch.float8_e4m3fn)
+
+
+def quantize_fp8_per_token(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Contiguous float8_e4m3fn like `x`, and a float32 for each row."""
+    scale = x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+    return x.new_empty(x.shape, dtype=torch.float8_e4m3fn), scale
+
+
 def rms_norm_quantize_int8_per_token(
     x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -89,7 +100,7 @@ def sample_tokens(
     return top_k.new_empty(x.shape[0])
 
 
-def linear_panels(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear_panels(x: Tensor, weight: Tensor, bias: Tensor | None, in_order: bool = False) -> Tensor:
     """A contiguous tensor with a column for each row of `weight`."""
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
@@ -153,6 +164,7 @@ FAKES: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "rotary_embedding": rotary_embedding,
         "qk_norm_rope": qk_norm_rope,
         "paged_attention": nothing,
+        "rotary_paged_attention": nothing,
         "sample_tokens": sample_tokens,
         "linear_panels": linear_panels,
         "linear_w4a16_panels": linear_w4a16_panels,
@@ -162,3 +174,12 @@ FAKES: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "embedding_w8a16_panels": embedding_w8a16_panels,
     }
 )
+
+CUDA_FAKES: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "quantize_fp8_static": quantize_fp8_static,
+        "quantize_fp8_per_token": quantize_fp8_per_token,
+        "write_kv_cache": nothing,
+    }
+)
+"""Those of ops that exist on CUDA devices alone."""

@@ -14,6 +14,15 @@ def rocm_package(name: str) -> tuple[bool, str]:
     return _package(name)
 
 
+def cuda_package(name: str) -> tuple[bool, str]:
+    """Whether a Python package that needs an NVIDIA GPU can be used; else (False, why not)."""
+    if torch.version.cuda is None:
+        return False, "needs a CUDA GPU; this torch is built without CUDA"
+    if not torch.cuda.is_available():
+        return False, "needs a CUDA GPU; torch sees none"
+    return _package(name)
+
+
 def xpu_package(name: str) -> tuple[bool, str]:
     """Whether a Python package that needs an Intel GPU can be used; else (False, why not)."""
     if not torch.xpu.is_available():

@@ -168,6 +168,8 @@ class PassConfig(ConfigModel):
     """Fuse all_reduce, residual add and norm; on unless it is false."""
     enable_qk_norm_rope_fusion: bool | None = None
     """Fuse the norms of query and key heads with their rotation; on unless it is false."""
+    fuse_rope_kvcache: bool | None = None
+    """Fuse the rotation of heads with attention and its cache write; on unless it is false."""
     enable_sp: bool | None = None
     """Sequence parallelism: shard norms and residuals over the ranks."""
     sp_min_token_num: PositiveNumber | None = None
@@ -208,6 +210,8 @@ class CompilationConfig(ConfigModel):
     """Token counts to capture."""
     max_cudagraph_capture_size: PositiveNumber | None = None
     """Largest token count to capture where the sizes are chosen automatically."""
+    max_tape_tokens: Number | None = None
+    """Largest step that a CPU runs from a tape, 0 for none; by default max_num_seqs, at most 64."""
     dynamic_shapes_config: DynamicShapesConfig = DynamicShapesConfig()
     """Dynamic token counts and guards."""
     pass_config: PassConfig = PassConfig()

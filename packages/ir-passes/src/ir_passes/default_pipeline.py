@@ -17,6 +17,7 @@ from ir_passes.transforms.fuse_add_rms_norm import FuseAddRmsNorm
 from ir_passes.transforms.fuse_all_reduce_add_rms_norm import FuseAllReduceAddRmsNorm
 from ir_passes.transforms.fuse_norm_quantize import FuseNormQuantize
 from ir_passes.transforms.fuse_qk_norm_rope import FuseQkNormRope
+from ir_passes.transforms.fuse_rotary_attention import FuseRotaryAttention
 from ir_passes.transforms.overlap_collectives import OverlapCollectives
 from ir_passes.transforms.shard_sequence import ShardSequence
 
@@ -24,6 +25,7 @@ PASSES: tuple[Pass, ...] = (
     EliminateNoops(),
     FuseQkNormRope(),
     FuseAddRmsNorm(),
+    FuseRotaryAttention(),
     ShardSequence(),
     OverlapCollectives(),
     FuseAllReduceAddRmsNorm(),

@@ -41,7 +41,7 @@ class Dialect:
 
     def is_splitting(self, node: Node) -> bool:
         """Whether the graph is split at this node."""
-        return self._splits(node.target)
+        return self.splits_at(node.target)
 
     def may_write(self, node: Node) -> bool:
         """Whether a functional graph may hold this node although it writes an argument.
@@ -53,9 +53,10 @@ class Dialect:
     def admits_writes_of(self, target: Any) -> bool:
         """Whether a functional graph may hold a call of this target although it writes."""
         op = self.op_behind(target)
-        return self._splits(target) or (op is not None and bool(op.mutates))
+        return self.splits_at(target) or (op is not None and bool(op.mutates))
 
-    def _splits(self, target: Any) -> bool:
+    def splits_at(self, target: Any) -> bool:
+        """Whether the graph is split at a call of this target."""
         if self.splitting_ops is None:
             op = self.op_behind(target)
             return op is not None and op.splits

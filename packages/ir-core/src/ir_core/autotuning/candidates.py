@@ -25,15 +25,19 @@ _UNPACKS = "unpacks the weights at every call"
 class Candidates:
     """The providers that compete, the priority's own choice `default` first among them.
 
-    `rejections` says why each other one does not.
+    `rejections` says why each other one does not, and `is_compiled` whether some of those that do
+    must be compiled before they are timed: a compiler makes loops of its own of them.
     """
 
     default: str
     providers: tuple[str, ...]
     rejections: tuple[Rejection, ...]
+    is_compiled: bool = False
 
 
-def find_candidates(op: IrOp, values: Sequence[Any], *, is_fused: bool) -> Candidates:
+def find_candidates(
+    op: IrOp, values: Sequence[Any], *, is_fused: bool, can_compile: bool = False
+) -> Candidates:
     """Who may compete for calls like this one: all that accept it, in the layout it has.
 
     If the default is one whose time says nothing, nobody does.
@@ -42,6 +46,7 @@ def find_candidates(op: IrOp, values: Sequence[Any], *, is_fused: bool) -> Candi
         op: the op that is called.
         values: one per parameter.
         is_fused: a compiler fuses what can be fused; in this case candidates run once.
+        can_compile: what it fuses can be compiled to be timed, and competes.
 
     Raises:
         NoImplementationError, PredicateError: the call has no default.
@@ -51,22 +56,25 @@ def find_candidates(op: IrOp, values: Sequence[Any], *, is_fused: bool) -> Candi
     default = choose(op, order, values, invariant).selection.provider
     rejections: dict[str, Rejection] = {}
     accepted: list[str] = []
+    fused: list[str] = []
     for provider in dict.fromkeys((default, *order, *op.implementations)):
         implementation = op.implementations[provider]
         reason = _refusal(op, (provider, default), values)
-        reason = reason or _untimed(implementation, values, is_fused)
+        reason = reason or _untimed(implementation, values)
+        if reason is None and is_fused and is_fusable(implementation, values):
+            fused.append(provider)
+            reason = None if can_compile else _FUSED
         if reason is None:
             accepted.append(provider)
         else:
             rejections[provider] = Rejection(provider, reason)
     if default in rejections:
         accepted = []
-    return Candidates(default, tuple(accepted), tuple(rejections.values()))
+    is_compiled = can_compile and any(each in fused for each in accepted)
+    return Candidates(default, tuple(accepted), tuple(rejections.values()), is_compiled)
 
 
-def _untimed(implementation: Implementation, values: Sequence[Any], is_fused: bool) -> str | None:
-    if is_fused and is_fusable(implementation, values):
-        return _FUSED
+def _untimed(implementation: Implementation, values: Sequence[Any]) -> str | None:
     layout = implementation.op.weight_layouts.of(values)
     return _UNPACKS if implementation.provider == NATIVE and layout != PLAIN else None
 

@@ -10,6 +10,7 @@ Clock = Callable[[], float]
 _LOOP_SECONDS = 2e-4
 _MOST_LOOPS = 1 << 12
 _NUM_ROUNDS = 9
+_NUM_SHOWN = 3
 # One that takes that much longer in a first try is not worth further turns.
 _HOPELESS = 3.0
 
@@ -41,14 +42,24 @@ class Contest:
 
         Those that raised or were hopeless are in no round; without the first there is none.
         """
+        return self._rounds(_NUM_ROUNDS, drops_hopeless=True)
+
+    def look(self) -> list[dict[str, dict[int, float]]]:
+        """The same in a few rounds, for which nobody is too slow: they are to be shown only."""
+        return self._rounds(_NUM_SHOWN, drops_hopeless=False)
+
+    def _rounds(
+        self, num_rounds: int, *, drops_hopeless: bool
+    ) -> list[dict[str, dict[int, float]]]:
         first = next(iter(self._functions))
         trial = self._round(dict.fromkeys(self._calls, 1), 0)
         trial = self._round(dict.fromkeys(self._calls, 1), 0)  # the one before warmed up
         if first not in trial:
             return []
-        self._drop_hopeless(trial, first)
+        if drops_hopeless:
+            self._drop_hopeless(trial, first)
         loops = {count: _loops(trial[first][count], self._calls[count]) for count in self._calls}
-        rounds = [self._round(loops, number) for number in range(_NUM_ROUNDS)]
+        rounds = [self._round(loops, number) for number in range(num_rounds)]
         if first in self.dropped:
             return []
         return [{name: each[name] for name in self._functions} for each in rounds]

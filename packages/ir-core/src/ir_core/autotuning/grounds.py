@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SIZES = "token counts"
 """The fact that says which numbers of tokens were timed."""
+COMPILER = "compiler"
+"""The fact that says what compiled what was timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,9 @@ class Ungrounded:
     reason: str
 
 
-def find_grounds(op: IrOp, weights: Mapping[int, float], *, is_fused: bool) -> Grounds | Ungrounded:
+def find_grounds(
+    op: IrOp, weights: Mapping[int, float], *, is_fused: bool, compiler: str | None = None
+) -> Grounds | Ungrounded:
     """What a choice for an op rests on now; parses the sources of implementations that can run."""
     fingerprinter = op.registry.fingerprinter
     files: dict[str, str] = {}
@@ -60,15 +64,18 @@ def find_grounds(op: IrOp, weights: Mapping[int, float], *, is_fused: bool) -> G
             return Ungrounded(f"provider `{implementation.provider}`: {fingerprint.reason}")
         own = fingerprinter.own_factors(implementation) or {}
         files |= {name: text for name, text in fingerprint.factors if name not in own}
-    return Grounds(facts_of(op, weights, is_fused=is_fused), files)
+    return Grounds(facts_of(op, weights, is_fused=is_fused, compiler=compiler), files)
 
 
-def facts_of(op: IrOp, weights: Mapping[int, float], *, is_fused: bool) -> Mapping[str, str]:
+def facts_of(
+    op: IrOp, weights: Mapping[int, float], *, is_fused: bool, compiler: str | None = None
+) -> Mapping[str, str]:
     """The facts of an op's grounds now; parses nothing."""
     registry = op.registry
     return {
         SIZES: ", ".join(f"{count} x {weight:g}" for count, weight in weights.items()),
         "execution": "compiled" if is_fused else "as written",
+        COMPILER: compiler or "none",
         "batch invariance": "on" if registry.is_batch_invariant() else "off",
         "schema": op.schema.text,
         "priority": ", ".join(registry.candidates(op)),

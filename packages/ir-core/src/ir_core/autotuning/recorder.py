@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Values = tuple[Any, ...]
 """The arguments of one call, one per parameter."""
 
+_GROUP = "group"
+
 # Layers of one model call alike with weights of their own: so many weights that no cache has them.
 _MOST_SAMPLES = 32
 
@@ -52,19 +54,24 @@ class RecordedCalls:
 class CallRecorder(TorchDispatchMode):
     """Within `with`, notes the calls of a registry's ops on this thread, by op and signature.
 
-    Left out are ops that cannot be called again without harm: those that write an argument by
-    their meaning, and those whose native is opaque, such as collectives.
+    Left out are ops that cannot be called again without harm, as `why_once` says.
     """
 
     def __init__(self, registry: Registry) -> None:
         super().__init__()
         registry.load_plugins()
         self._ops: dict[Any, IrOp] = {}
+        self._once: dict[Any, tuple[str, str]] = {}
         for op in registry.values():
-            if is_repeatable(op):
-                self._ops[op.torch_op] = op
-                self._ops[op.torch_maybe_inplace] = op
+            reason = why_once(op)
+            for torch_op in (op.torch_op, op.torch_maybe_inplace):
+                if reason is None:
+                    self._ops[torch_op] = op
+                else:
+                    self._once[torch_op] = op.name, reason
         self._calls: dict[tuple[str, str], RecordedCalls] = {}
+        self.left_out: dict[str, str] = {}
+        """Why calls of an op, by its name, are not among `calls`."""
 
     @property
     def calls(self) -> Mapping[tuple[str, str], RecordedCalls]:
@@ -80,6 +87,8 @@ class CallRecorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         op = self._ops.get(func)
+        if func in self._once:
+            self.left_out.update([self._once[func]])
         if op is not None:
             # The dispatcher leaves out trailing values that are the default.
             values = op.schema.bind(op.name, args, dict(kwargs or {}))
@@ -102,6 +111,14 @@ def copy_of(tensor: Tensor) -> Tensor:
     return copy.copy_(tensor)
 
 
-def is_repeatable(op: IrOp) -> bool:
-    """Whether calling an op again does no harm, alone on one rank."""
-    return not op.mutates and not op.native.opaque and has_signature(op)
+def why_once(op: IrOp) -> str | None:
+    """Why a call of an op cannot be repeated, alone on one rank; None if that does no harm."""
+    if _GROUP in op.schema.names:
+        return "the ranks compute it together, and one that repeats a call would wait for the rest"
+    if op.mutates:
+        return f"it writes to `{'` and `'.join(op.mutates)}`, which a repeated call would spoil"
+    if op.native.opaque:
+        return "its native is opaque, and may do more than return a value"
+    if not has_signature(op):
+        return "it takes a list of tensors, and nothing tells which of their sizes are tokens"
+    return None

@@ -22,6 +22,16 @@ class Timing:
     provider: str
     microseconds: Mapping[int, float]
 
+    def to_json(self) -> list[Any]:
+        """Plain JSON types."""
+        return [self.provider, [[count, time] for count, time in self.microseconds.items()]]
+
+    @classmethod
+    def from_json(cls, value: Any) -> Timing:
+        """The timing that `to_json` wrote. Raises TypeError or ValueError for others."""
+        name, times = value
+        return cls(str(name), _times(times))
+
 
 @dataclass(frozen=True, slots=True)
 class TunedChoice:
@@ -34,6 +44,8 @@ class TunedChoice:
         provider: the one that it gets; `default` unless another is faster beyond doubt.
         timings: of the providers that were timed, in their order; none if nothing competed.
         rejections: the providers that could not be chosen, and why.
+        as_written: of the same, as eager mode runs them, where `timings` are of compiled code; they
+            have decided nothing.
     """
 
     op: str
@@ -42,6 +54,7 @@ class TunedChoice:
     provider: str
     timings: tuple[Timing, ...]
     rejections: tuple[Rejection, ...]
+    as_written: tuple[Timing, ...] = ()
 
     @property
     def is_changed(self) -> bool:
@@ -50,12 +63,7 @@ class TunedChoice:
 
     def to_text(self) -> str:
         """The times, as `1 token: vllm_c 12.1 µs, native 40.3 µs; 64 tokens: …`."""
-        counts = dict.fromkeys(count for each in self.timings for count in each.microseconds)
-        parts: list[str] = []
-        for count in counts:
-            times = (f"{each.provider} {each.microseconds[count]:.1f} µs" for each in self.timings)
-            parts.append(f"{count} token{'' if count == 1 else 's'}: {', '.join(times)}")
-        return "; ".join(parts) or "nothing was timed"
+        return format_timings(self.timings) or "nothing was timed"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -64,10 +72,8 @@ class TunedChoice:
             "signature": self.signature,
             "default": self.default,
             "provider": self.provider,
-            "timings": [
-                [each.provider, [[count, time] for count, time in each.microseconds.items()]]
-                for each in self.timings
-            ],
+            "timings": [each.to_json() for each in self.timings],
+            "as_written": [each.to_json() for each in self.as_written],
             "rejections": [[each.provider, each.reason] for each in self.rejections],
         }
 
@@ -77,9 +83,20 @@ class TunedChoice:
         op, signature, default, provider = (value[name] for name in _NAMES)
         if not all(isinstance(name, str) for name in (op, signature, default, provider)):
             raise TypeError(f"names that are no texts: {op}, {signature}, {default}, {provider}")
-        timings = tuple(Timing(str(name), _times(times)) for name, times in value["timings"])
+        timings = tuple(map(Timing.from_json, value["timings"]))
+        as_written = tuple(map(Timing.from_json, value["as_written"]))
         rejections = tuple(Rejection(str(name), str(why)) for name, why in value["rejections"])
-        return cls(op, signature, default, provider, timings, rejections)
+        return cls(op, signature, default, provider, timings, rejections, as_written)
+
+
+def format_timings(timings: Sequence[Timing]) -> str:
+    """The times by number of tokens, as `TunedChoice.to_text` shows them; empty for none."""
+    counts = dict.fromkeys(count for each in timings for count in each.microseconds)
+    parts: list[str] = []
+    for count in counts:
+        times = (f"{each.provider} {each.microseconds[count]:.1f} µs" for each in timings)
+        parts.append(f"{count} token{'' if count == 1 else 's'}: {', '.join(times)}")
+    return "; ".join(parts)
 
 
 class TunedTable(Mapping[tuple[str, str], TunedChoice]):

@@ -5,18 +5,20 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ir_core.autotuning.agreement import disagreement
+from ir_core.autotuning.call_compiler import CallCompiler
 from ir_core.autotuning.candidates import Candidates, find_candidates
-from ir_core.autotuning.contest import Clock, Contest, Run
+from ir_core.autotuning.contest import Clock
 from ir_core.autotuning.decision import Round, decide
-from ir_core.autotuning.recorder import RecordedCalls, Values, copy_of
+from ir_core.autotuning.recorder import RecordedCalls
+from ir_core.autotuning.runnable_calls import RunnableCalls, contest_of, written
 from ir_core.autotuning.table import Timing, TunedChoice
-from ir_core.implementation import Implementation
+from ir_core.errors import TuningTimeError
 from ir_core.selection import Rejection
 
 
@@ -25,6 +27,7 @@ def tune(
     weights: Mapping[int, float],
     *,
     is_fused: bool,
+    compiler: CallCompiler | None = None,
     clock: Clock = time.perf_counter,
 ) -> TunedChoice:
     """Choose for calls of one signature; who is faster must also agree with native on them.
@@ -36,25 +39,60 @@ def tune(
         calls: the same calls by number of tokens.
         weights: how much each number of tokens counts.
         is_fused: the model is compiled by a compiler that fuses ops.
+        compiler: compiles all candidates if one of them would be fused; without it, that one is
+            not timed.
         clock: seconds.
 
     Raises:
         NoImplementationError, PredicateError: nothing can run such calls.
+        TuningTimeError: the compiler has no time left.
     """
     first = next(iter(calls.values()))
-    found = find_candidates(first.op, first.samples[0], is_fused=is_fused)
-    rounds, dropped = _compete(calls, found, clock)
-    rejections = [*found.rejections, *(Rejection(*each) for each in dropped.items())]
-    timed = [name for name in found.providers if rounds and name in rounds[0]]
-    winner, wrong = _decide(timed, rounds, weights, calls) if timed else (found.default, [])
+    can_compile = compiler is not None
+    found = find_candidates(first.op, first.samples[0], is_fused=is_fused, can_compile=can_compile)
+    timed = _time(found, calls, compiler, clock)
+    winner, wrong = found.default, list[Rejection]()
+    if timed.rounds:
+        winner, wrong = _decide(list(timed.rounds[0]), timed.rounds, weights, calls)
+    dropped = (Rejection(*each) for each in timed.dropped.items())
     return TunedChoice(
         op=first.op.name,
         signature=first.signature,
         default=found.default,
         provider=winner,
-        timings=tuple(_median(name, rounds) for name in timed),
-        rejections=(*rejections, *wrong),
+        timings=_medians(timed.rounds),
+        rejections=(*found.rejections, *dropped, *wrong),
+        as_written=_medians(timed.as_written),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """The rounds that decide, eager ones beside those of compiled code, and who dropped out."""
+
+    rounds: Sequence[Round] = ()
+    as_written: Sequence[Round] = ()
+    dropped: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def _time(
+    found: Candidates,
+    calls: Mapping[int, RecordedCalls],
+    compiler: CallCompiler | None,
+    clock: Clock,
+) -> _Timed:
+    if len(found.providers) < 2:
+        return _Timed()
+    op = next(iter(calls.values())).op
+    eager = {name: written(op.implementations[name], calls) for name in found.providers}
+    if compiler is None or not found.is_compiled:
+        rounds, dropped = _compete(eager, calls, found.default, clock)
+        return _Timed(rounds, (), dropped)
+    compiled, dropped = _compiled(found.providers, calls, compiler)
+    rounds, slow = _compete(compiled, calls, found.default, clock)
+    known = list(rounds[0]) if rounds else []
+    shown = _show({name: eager[name] for name in known}, calls, clock) if known else ()
+    return _Timed(rounds, shown, {**dropped, **slow})
 
 
 def _decide(
@@ -79,52 +117,50 @@ def _decide(
         order = [name for name in order if name != winner]
 
 
-def _compete(
-    calls: Mapping[int, RecordedCalls], found: Candidates, clock: Clock
-) -> tuple[Sequence[Round], Mapping[str, str]]:
-    if len(found.providers) < 2:
-        return [], {}
+def _compiled(
+    names: Sequence[str], calls: Mapping[int, RecordedCalls], compiler: CallCompiler
+) -> tuple[dict[str, RunnableCalls], dict[str, str]]:
+    """The functions of those that could be compiled, and why the others could not."""
+    functions: dict[str, RunnableCalls] = {}
+    dropped: dict[str, str] = {}
     op = next(iter(calls.values())).op
-    functions = {
-        name: {count: _run_all(op.implementations[name], each) for count, each in calls.items()}
-        for name in found.providers
-    }
-    contest = Contest(functions, {count: len(each.samples) for count, each in calls.items()}, clock)
+    spoiled = frozenset(op.activations if op.allow_inplace else ())
+    examples = {count: each.samples[0] for count, each in calls.items()}
+    for name in names:
+        try:
+            compiled = compiler.compile(op.implementations[name], examples)
+        except TuningTimeError:
+            raise
+        except Exception as error:
+            dropped[name] = f"is not compiled to be timed: {type(error).__name__}: {error}"
+        else:
+            functions[name] = RunnableCalls(compiled, spoiled, is_compiled=True)
+    return functions, dropped
+
+
+def _compete(
+    functions: Mapping[str, RunnableCalls],
+    calls: Mapping[int, RecordedCalls],
+    default: str,
+    clock: Clock,
+) -> tuple[Sequence[Round], Mapping[str, str]]:
+    """All rounds, and who dropped out; no round where there is no other than the default."""
+    if len(functions) < 2 or default not in functions:
+        return [], {}
+    contest = contest_of(functions, calls, clock)
     with torch.inference_mode():
         return contest.rounds(), contest.dropped
 
 
-def _run_all(implementation: Implementation, calls: RecordedCalls) -> Run:
-    """A function that runs all samples and waits for them; it may spoil copies of its own only."""
-    names, op, fn = calls.op.schema.names, calls.op, implementation.fn
-    spoiled = {
-        name: copy_of(value)
-        for name, value in zip(names, calls.samples[0], strict=True)
-        if implementation.inplace and name in op.activations and isinstance(value, Tensor)
-    }
-    samples = [
-        tuple(spoiled.get(name, value) for name, value in zip(names, each, strict=True))
-        for each in calls.samples
-    ]
-    synchronize = _synchronizer(samples[0])
-
-    def run() -> None:
-        for values in samples:
-            fn(*values)
-        synchronize()
-
-    return run
+def _show(
+    functions: Mapping[str, RunnableCalls], calls: Mapping[int, RecordedCalls], clock: Clock
+) -> Sequence[Round]:
+    with torch.inference_mode():
+        return contest_of(functions, calls, clock).look()
 
 
-def _synchronizer(values: Values) -> Run:
-    tensors = (each for each in values if isinstance(each, Tensor))
-    if any(each.device.type != "cpu" for each in tensors):
-        return torch.accelerator.synchronize
-    return _nothing
-
-
-def _nothing() -> None:
-    """A CPU has done its work when a call returns."""
+def _medians(rounds: Sequence[Round]) -> tuple[Timing, ...]:
+    return tuple(_median(name, rounds) for name in rounds[0]) if rounds else ()
 
 
 def _median(name: str, rounds: Sequence[Round]) -> Timing:

@@ -8,18 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ir_core as ir
+from ir_core.cli.arguments import parse_dtype
 from ir_core.cli.errors import UsageError
 from ir_core.errors import UnknownNameError, UnknownProviderError
 from ir_core.implementation import Implementation
 from ir_core.suggestion import suggest
-from ir_core.testing import Report, check_implementations, to_junit
+from ir_core.testing import DTYPES, Report, check_implementations, to_junit
 
 
 def run(options: argparse.Namespace) -> int:
     """Check what the names select and print the report; 1 if a check failed, 3 if none ran."""
     ir.load_plugins()
     chosen = select_implementations(options.name, options.provider)
-    report = check_implementations(chosen)
+    dtypes = tuple(map(parse_dtype, options.dtype)) if options.dtype else DTYPES
+    report = check_implementations(chosen, dtypes=dtypes)
     if options.junit:
         _write(Path(options.junit), report)
     print(json.dumps(report.to_json(), indent=2) if options.json else report.to_text())
@@ -69,6 +71,7 @@ def _of_providers(
 
 def _write(path: Path, report: Report) -> None:
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(to_junit(report), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"Cannot write `{path}`: {error.strerror}") from error

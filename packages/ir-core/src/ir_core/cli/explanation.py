@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import ir_core as ir
-from ir_core.autotuning.table import TunedChoice
+from ir_core.autotuning.table import TunedChoice, format_timings
 from ir_core.cli.arguments import (
     example_arguments,
     parse_assignments,
@@ -76,7 +76,7 @@ class Explanation:
         if self.layout is not None:
             lines.append(f"layout: {self.layout}, of {', '.join(self.layouts)}")
         if self.tuned is not None:
-            lines.append(f"timed: {self.tuned.to_text()}")
+            lines += _times(self.tuned)
             out = self.tuned.rejections
             lines += [f"  not chosen: {each.provider}: {each.reason}" for each in out]
         lines += [f"autotuned: {each}" for each in self.remarks]
@@ -126,6 +126,15 @@ def explain(op: IrOp, arguments: Sequence[Any]) -> Explanation:
         op.layouts if op.weights else (),
         registry.priorities.tuned.find(op, arguments),
     )
+
+
+def _times(tuned: TunedChoice) -> list[str]:
+    if not tuned.as_written:
+        return [f"timed: {tuned.to_text()}"]
+    return [
+        f"timed, compiled: {tuned.to_text()}",
+        f"  as written, which decides nothing: {format_timings(tuned.as_written)}",
+    ]
 
 
 def _as_loaded(op: IrOp, arguments: Sequence[Any]) -> tuple[Any, ...]:

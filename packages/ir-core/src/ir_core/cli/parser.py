@@ -65,6 +65,9 @@ def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser("check", help="run the conformance suite", description=_CHECK)
     parser.add_argument("name", nargs="*", metavar="DIST|OP", help="default: everything registered")
     parser.add_argument("--provider", action="append", metavar="P", help="only this provider")
+    parser.add_argument(
+        "--dtype", action="append", metavar="D", help="only activations of this dtype"
+    )
     parser.add_argument("--junit", metavar="FILE", help="also write JUnit XML")
 
 

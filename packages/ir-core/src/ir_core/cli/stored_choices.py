@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ir_core.autotuning.choice_file import ChoiceFile
-from ir_core.autotuning.grounds import SIZES, changed_file, difference, facts_of
+from ir_core.autotuning.grounds import COMPILER, SIZES, changed_file, difference, facts_of
 from ir_core.autotuning.machine import machine_facts
+from ir_core.autotuning.recorder import why_once
 from ir_core.op import IrOp
 
 
@@ -22,6 +23,9 @@ def adopt_stored(
     """
     loaded = ChoiceFile(directory, machine_facts() if machine is None else machine).load()
     remarks = [] if loaded.reason is None else [loaded.reason]
+    once = why_once(op)
+    if once is not None:
+        remarks.append(f"it is not timed: {once}")
     now = facts_of(op, {}, is_fused=is_fused)
     for each in loaded.choices:
         if each.choice.op != op.name:
@@ -36,5 +40,6 @@ def adopt_stored(
 
 
 def _compared(facts: Mapping[str, str]) -> Mapping[str, str]:
-    # Which numbers of tokens matter is the server's to say, not of one who only looks.
-    return {name: text for name, text in facts.items() if name != SIZES}
+    # Which numbers of tokens matter, and what compiles, is the server's to say, not of one who only
+    # looks.
+    return {name: text for name, text in facts.items() if name not in (SIZES, COMPILER)}

@@ -36,6 +36,7 @@ from ir_core.ops.quantized_results import (
 )
 from ir_core.ops.rms_norm import fused_add_rms_norm, rms_norm
 from ir_core.ops.rotary_embedding import rotary_embedding
+from ir_core.ops.rotary_paged_attention import rotary_paged_attention
 from ir_core.ops.sampling import sample_tokens
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "rms_norm_quantize_fp8_static",
     "rms_norm_quantize_int8_per_token",
     "rotary_embedding",
+    "rotary_paged_attention",
     "sample_tokens",
     "silu_and_mul",
     "silu_and_mul_quantize_fp8_per_token",

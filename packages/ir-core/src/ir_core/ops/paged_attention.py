@@ -20,16 +20,17 @@ _SMALL_GROUP = 2
 # Keys and values gathered at once stay below the size where fresh pages cost more than the copy.
 _GATHERED_BYTES = 8 << 20
 
-_TOKEN_DIMS = {
+TOKEN_DIMS = {
     "output": 0,
     "block_table": (0, 1),
     "seq_lens": 0,
     "query_start_loc": 0,
     "slot_mapping": 0,
 }
+"""Dims that depend on the batch, besides those of the activations."""
 
 
-@register_op(mutates=("output", "kv_cache"), splits=True, opaque=True, token_dims=_TOKEN_DIMS)
+@register_op(mutates=("output", "kv_cache"), splits=True, opaque=True, token_dims=TOKEN_DIMS)
 def paged_attention(
     x_query: Tensor,
     x_key: Tensor,

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from ir_core import IrOp
+from ir_kernels import arguments
 from ir_kernels.all_reduce import process_group
 from ir_kernels.all_reduce.transport import refusal
 
@@ -19,8 +20,8 @@ def register(op: IrOp) -> None:
 
 
 def supports_args(x: Tensor, num_tokens: int, group: str = "tp") -> bool | str:
-    """Several ranks with a process group, and floats on cuda."""
-    return refusal(x, group, "nccl", "cuda") or True
+    """Several ranks with a process group, and floats or quantised activations on cuda."""
+    return refusal(x, group, "nccl", "cuda", arguments.CARRIED) or True
 
 
 def all_gather(x: Tensor, num_tokens: int, group: str = "tp") -> Tensor:

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ir_core import IrOp
-from ir_kernels import library
+from ir_kernels import arguments, library
 from ir_kernels.all_reduce.transport import failures, refusal, segment_of
 from ir_kernels.library import kernels
 
@@ -20,8 +20,8 @@ def register(op: IrOp) -> None:
 
 
 def supports_args(x: Tensor, num_tokens: int, group: str = "tp") -> bool | str:
-    """Several ranks with a segment, and floats on the CPU."""
-    return refusal(x, group, "shm", "cpu") or True
+    """Several ranks with a segment, and floats or quantised activations on the CPU."""
+    return refusal(x, group, "shm", "cpu", arguments.CARRIED) or True
 
 
 def all_gather(x: Tensor, num_tokens: int, group: str = "tp") -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, distributed
 from ir_core import groups
 from ir_core.groups import CollectiveError
 from ir_kernels.all_reduce.transport import MOST_DIMS, failures
-from ir_kernels.arguments import FLOATS, name
+from ir_kernels.arguments import CARRIED, name
 
 _torch: Any = distributed
 # The latter name is deprecated from torch 2.13 on.
@@ -111,11 +111,11 @@ def _exchange(everyones: Tensor, mine: Tensor, group: groups.Group, provider: st
 
 
 def _header(op: str, x: Tensor, num_tokens: int) -> list[int]:
-    fixed = [_OPS.index(op), FLOATS.index(x.dtype), x.ndim, num_tokens]
+    fixed = [_OPS.index(op), CARRIED.index(x.dtype), x.ndim, num_tokens]
     return [*fixed, *x.shape, *[0] * (MOST_DIMS - x.ndim)]
 
 
 def _described(header: list[int]) -> str:
     op, dtype, num_dims, num_tokens, *sizes = header
     rows = f" to {num_tokens} rows" if num_tokens >= 0 else ""
-    return f"`{_OPS[op]}` of {name(FLOATS[dtype])} {sizes[:num_dims]}{rows}"
+    return f"`{_OPS[op]}` of {name(CARRIED[dtype])} {sizes[:num_dims]}{rows}"

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from torch import Tensor
+from torch import Tensor, dtype
 
 from ir_core import groups
 from ir_core.groups import CollectiveError
@@ -12,7 +12,13 @@ from ir_kernels import arguments
 MOST_DIMS = 8
 
 
-def refusal(x: Tensor, axis: str, provider: str, device: str) -> str:
+def refusal(
+    x: Tensor,
+    axis: str,
+    provider: str,
+    device: str,
+    dtypes: tuple[dtype, ...] = arguments.FLOATS,
+) -> str:
     """Why a provider has no part in this collective, asked of an argument view; "" if it has."""
     group = groups.get_group(axis)
     if group.size == 1:
@@ -21,7 +27,7 @@ def refusal(x: Tensor, axis: str, provider: str, device: str) -> str:
         return f"the group of axis `{axis}` has no transport `{provider}`"
     if not 1 <= x.ndim <= MOST_DIMS:
         return f"takes 1 to {MOST_DIMS} dims; x has {x.ndim}"
-    return arguments.activation(x, device)
+    return arguments.activation(x, device, dtypes)
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""`fused_add_rms_norm` in C++, in place: csrc/norm.inc."""
+"""`fused_add_rms_norm` in C++, in place: csrc/norm.inc; on CUDA devices csrc/cuda/norm.cu."""
 
 from torch import Tensor, float32
 
 from ir_core import IrOp
-from ir_kernels import arguments, library
+from ir_kernels import arguments, cuda_library, library
 from ir_kernels.library import kernels
 
 
@@ -27,7 +27,7 @@ def supports_args(
 ) -> bool | str:
     """What `rms_norm` accepts, with a residual of x's dtype."""
     return (
-        arguments.activation(x, "cpu")
+        cuda_library.activation(x, x_residual=x_residual, weight=weight)
         or arguments.same_dtype(x, x_residual, "x_residual")
         or arguments.norm_weight(x, weight, (float32,))
         or True

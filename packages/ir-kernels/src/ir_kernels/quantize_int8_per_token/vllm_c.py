@@ -1,9 +1,9 @@
-"""`quantize_int8_per_token` in C++: csrc/int8_rows.inc."""
+"""`quantize_int8_per_token` in C++: csrc/int8_rows.inc; on CUDA csrc/cuda/quantize.cu."""
 
 from torch import Tensor
 
 from ir_core import IrOp
-from ir_kernels import arguments, library
+from ir_kernels import cuda_library, library
 from ir_kernels.library import kernels
 
 
@@ -19,7 +19,7 @@ def register(op: IrOp) -> None:
 
 def supports_args(x: Tensor) -> bool | str:
     """Any layout."""
-    return arguments.activation(x, "cpu") or True
+    return cuda_library.activation(x) or True
 
 
 def quantize_int8_per_token(x: Tensor) -> tuple[Tensor, Tensor]:

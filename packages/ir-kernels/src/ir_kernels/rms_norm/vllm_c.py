@@ -1,9 +1,9 @@
-"""`rms_norm` in C++: csrc/norm.inc."""
+"""`rms_norm` in C++: csrc/norm.inc; on CUDA devices csrc/cuda/norm.cu."""
 
 from torch import Tensor, float32
 
 from ir_core import IrOp
-from ir_kernels import arguments, library
+from ir_kernels import arguments, cuda_library, library
 from ir_kernels.library import kernels
 
 
@@ -21,7 +21,11 @@ def supports_args(
     x: Tensor, weight: Tensor | None, epsilon: float, variance_size: int | None = None
 ) -> bool | str:
     """Any layout; a float32 weight beside a 16-bit x too."""
-    return arguments.activation(x, "cpu") or arguments.norm_weight(x, weight, (float32,)) or True
+    return (
+        cuda_library.activation(x, weight=weight)
+        or arguments.norm_weight(x, weight, (float32,))
+        or True
+    )
 
 
 def rms_norm(

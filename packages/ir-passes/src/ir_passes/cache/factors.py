@@ -41,6 +41,7 @@ IRRELEVANT: Mapping[str, str] = {
     "cudagraph_mode": "captures what was compiled",
     "cudagraph_capture_sizes": "captures what was compiled",
     "max_cudagraph_capture_size": "captures what was compiled",
+    "max_tape_tokens": "records what was compiled",
     "cache_mode": "says how the cache is used",
     "cache_dir": "says where the cache is",
     "cache_key_file": "says whose entries are used",
@@ -74,11 +75,15 @@ def factors_of(request: CompileRequest) -> Factors:
     Raises:
         CannotStoreError: an argument that no text stands for.
     """
+    return {**compiler_factors(request.config), **_model(request)}
+
+
+def compiler_factors(config: CompilationConfig) -> Factors:
+    """Those of them that do not depend on the model."""
     return {
         **_machine(),
         **_versions(),
-        **{f"config {name}": value for name, value in _config(request.config)},
-        **_model(request),
+        **{f"config {name}": value for name, value in _config(config)},
         "environment": _environment(os.environ),
         "compiler options": _compiler_options(),
         "plug-ins": _plugins(),

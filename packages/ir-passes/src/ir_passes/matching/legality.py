@@ -72,10 +72,15 @@ class Site:
     def _write(self) -> str | None:
         """A write, among the nodes that the replacement moves past, to anything it reads."""
         read = storages_in([fake_of(node) for node in (*self.match.operands(), *self.matched)])
+        root = self.match.root
+        own = written_storages(root)
         for node in self._span():
-            if read & written_storages(node):
+            if node is not root and read & written_storages(node):
                 return f"`{node.name}` writes an operand in between"
-        return None
+        # The replacement writes what a root writes, in its place; no other call may read it.
+        others = (node for node in self.matched if node is not root)
+        read = storages_in([fake_of(each) for node in others for each in node.all_input_nodes])
+        return f"`{root.name}` writes what it is made from" if own & read else None
 
     def _span(self) -> Iterator[Node]:
         calls = self.match.nodes.values()
@@ -111,7 +116,12 @@ def _is_output(node: Node) -> bool:
 
 
 def _point(match: Match) -> Node:
-    """The first matched node, or what follows the last operand if that comes later."""
+    """The first matched node, or what follows the last operand if that comes later.
+
+    A root that writes stays where it is.
+    """
+    if written_storages(match.root):
+        return match.root
     first = min(match.nodes.values())
     operands = match.operands()
     if not operands or max(operands) < first:

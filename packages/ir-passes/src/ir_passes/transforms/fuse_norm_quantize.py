@@ -18,8 +18,7 @@ class FuseNormQuantize(Fusion):
     else reads, unquantised, is left alone; the residual may have any readers. So is one that the
     kernels which run it would not quantise in the same step.
 
-    It comes behind sequence parallelism, which gathers the norm before it is quantised: transports
-    carry activations, not what they are quantised to.
+    It comes behind sequence parallelism, which leaves both side by side on a rank's own rows.
     """
 
     name = "fuse_norm_quantize"

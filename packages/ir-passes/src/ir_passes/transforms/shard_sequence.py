@@ -1,9 +1,9 @@
-"""Sequence parallelism: norms and residuals run on each rank's own rows instead of on all."""
+"""Sequence parallelism: norms, residuals and quantisation run on each rank's rows, not on all."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,11 +20,13 @@ from ir_passes.location import line_of
 from ir_passes.metadata import fake_of
 from ir_passes.node_factory import NodeFactory
 from ir_passes.printer import GraphPrinter
+from ir_passes.transforms.quantized_result import QUANTIZE
 
 # Ops that compute each row by itself, and the parameters that have rows.
 _ROWWISE = {
     ir.ops.rms_norm: ("x",),
     ir.ops.fused_add_rms_norm: ("x", "x_residual"),
+    **dict.fromkeys(QUANTIZE, ("x",)),
 }
 
 
@@ -36,6 +38,9 @@ class ShardSequence(Pass):
     too, and is gathered where anything else needs it. A sum that something else reads is left
     alone, with all that would have mixed its rows with a shard's. Any token count will do: the
     collectives pad to a multiple of the ranks, and cut the padding off again.
+
+    What is quantised is quantised on the shard, bit for bit, and gathered as bytes, with its scales
+    if each row has one; not so where something else needs all rows of what it is made from.
 
     Attributes:
         axis: the logical axis of the ranks.
@@ -96,24 +101,32 @@ class _Region:
     def of(cls, graph: Graph, sums: Sequence[Node], dialect: Dialect) -> _Region:
         """The largest region in which every reader of a sum is part of the region."""
         kept = set(sums)
+        gathered: set[Node] = set()
         reasons: dict[Node, str] = {}
         while True:
-            nodes = _computed_from(graph, kept, dialect)
+            nodes = _computed_from(graph, kept, gathered, dialect)
             inside = {*kept, *nodes}
             outside = {each: reason for each in kept if (reason := _obstacle(each, inside))}
-            if not outside:
+            again = set(_quantizing_gathered(nodes, inside, dialect))
+            if not outside and not again:
                 return cls(frozenset(kept), tuple(nodes), reasons)
             reasons |= outside
             kept -= outside.keys()
+            gathered |= again
 
     def __contains__(self, node: object) -> bool:
         return node in self.sums or node in self.nodes
 
 
-def _computed_from(graph: Graph, sums: Iterable[Node], dialect: Dialect) -> list[Node]:
+def _computed_from(
+    graph: Graph, sums: Iterable[Node], gathered: Container[Node], dialect: Dialect
+) -> list[Node]:
+    """What is computed row by row from the sums alone, but for the `gathered` and what needs it."""
     sharded = set(sums)
     found: list[Node] = []
     for node in graph.nodes:
+        if node in gathered:
+            continue
         operands = _operands(node, dialect)
         # A value of fewer dims is the same for all rows, unless it has the rows of a shard itself.
         read = [*operands, *(each for each in node.all_input_nodes if each in sharded)]
@@ -121,6 +134,18 @@ def _computed_from(graph: Graph, sums: Iterable[Node], dialect: Dialect) -> list
             sharded.add(node)
             found.append(node)
     return found
+
+
+def _quantizing_gathered(
+    nodes: Iterable[Node], inside: Container[Node], dialect: Dialect
+) -> Iterator[Node]:
+    """The nodes that quantise what is gathered anyway: bytes would be gathered besides."""
+    for node in nodes:
+        if dialect.op_of(node) not in QUANTIZE:
+            continue
+        (source,) = _operands(node, dialect)
+        if any(user not in inside for user in source.users):
+            yield node
 
 
 def _operands(node: Node, dialect: Dialect) -> Sequence[Node]:
@@ -135,7 +160,14 @@ def _operands(node: Node, dialect: Dialect) -> Sequence[Node]:
         return tuple(given[name] for name in names)
     if not isinstance(node.target, OpOverload) or torch.Tag.pointwise not in node.target.tags:
         return ()
+    if any(_is_quantized(each) for each in node.all_input_nodes):
+        return ()  # what is made of bytes is wider, and would be gathered in their place
     return tuple(each for each in node.all_input_nodes if _has_rows(each, node))
+
+
+def _is_quantized(node: Node) -> bool:
+    value = fake_of(node)
+    return isinstance(value, Tensor) and value.dtype in (torch.int8, torch.float8_e4m3fn)
 
 
 def _has_rows(operand: Node, result: Node) -> bool:

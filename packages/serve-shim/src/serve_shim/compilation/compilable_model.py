@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ir_passes import CompiledModel, CompileReport
     from ir_passes.capture.runner import CaptureRunner
     from serve_shim.compilation.capture import CapturedSteps
+    from serve_shim.compilation.taped import TapedSteps
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class CompilableModel:
     """A `LanguageModel` that runs its model eagerly until `compile`, and as compiled afterwards.
 
     After `capture`, steps of captured sizes run as graphs: a result is then valid until the next
-    call, and other caches end that.
+    call, and other caches end that. So it is after `tape`.
     """
 
     def __init__(self, model: CausalLM) -> None:
@@ -54,6 +55,8 @@ class CompilableModel:
         self._forward: Callable[[Tensor, Tensor, AttentionStep], Tensor] = model
         self._compiled: CompiledModel | None = None
         self._captured: CapturedSteps | None = None
+        self._caches: Sequence[Tensor] = ()
+        self._is_taped = False
 
     def __call__(self, input_ids: Tensor, positions: Tensor, step: AttentionStep) -> Tensor:
         """Final-norm hidden states [T, hidden] of int64 `input_ids` [T] at `positions` [T]."""
@@ -66,10 +69,13 @@ class CompilableModel:
     def bind_kv_cache(self, caches: Sequence[Tensor]) -> None:
         """Use these caches, compiled or not."""
         self._model.bind_kv_cache(caches)
+        self._caches = caches
         if self._compiled is not None:
             self._compiled.rebind()
         if self._captured is not None:
             self._captured.release()
+        if self._is_taped:
+            self._run_compiled()
 
     @property
     def report(self) -> "CompileReport | None":
@@ -99,6 +105,13 @@ class CompilableModel:
             progress=progress,
         )
         self._compiled = compiled
+        self._run_compiled()
+        return compiled.report()
+
+    def _run_compiled(self) -> None:
+        compiled, self._is_taped = self._compiled, False
+        if compiled is None:
+            return
 
         def forward(input_ids: Tensor, positions: Tensor, step: AttentionStep) -> Tensor:
             # Straight to the program: the engine's buffers are always alike.
@@ -106,7 +119,21 @@ class CompilableModel:
             return hidden
 
         self._forward = forward
-        return compiled.report()
+
+    def tape(self, num_tokens: int, buffers: StepInputs) -> "TapedSteps":
+        """Run steps of up to `num_tokens` tokens from a tape, until other caches are bound.
+
+        `buffers` are the engine's, in which every later step lies. Raises `TapeError` where no tape
+        holds what the model computes; steps then run as before.
+        """
+        from ir_kernels.tape import TapeError  # noqa: PLC0415
+        from serve_shim.compilation.taped import TapedSteps  # noqa: PLC0415
+
+        if self._compiled is None:
+            raise TapeError("only a compiled model can be recorded, and this one is not")
+        taped = TapedSteps(self._compiled, buffers, self._caches, num_tokens)
+        self._forward, self._is_taped = taped, True
+        return taped
 
     def capture(
         self, table: GraphTable, buffers: StepInputs, progress: Callable[[int, int], None]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ir_passes.capture.sizes import capture_sizes
-from ir_passes.config import AutotuneMode, CompilationConfig, CompilationMode, CudagraphMode
+from ir_passes.config import CompilationConfig, CompilationMode, CudagraphMode
 from ir_passes.errors import CaptureError
 from serve_shim.compilation.graph_table import GraphTable
 from serve_shim.engine.config import EngineConfig
@@ -19,6 +19,7 @@ from serve_shim.settings.tree import Settings
 
 # Steps beyond it are bound by their arithmetic, not by the launch of kernels.
 _MOST_TOKENS = 512
+_MOST_TAPE_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,6 @@ def plan_compilation(settings: Settings, *, has_cuda: bool = False) -> Compilati
     `has_cuda` tells whether the model is on a CUDA device.
     """
     config = settings.compilation_config
-    _check_autotune(settings)
     mode, reason = _mode(settings)
     capture, why = _cudagraph_mode(config, mode, reason, has_cuda)
     decided = {"mode": mode, "cudagraph_mode": capture}
@@ -70,6 +70,30 @@ def plan_graphs(config: CompilationConfig, bounds: EngineConfig) -> GraphTable |
     return GraphTable(mode, sizes, bounds.max_num_seqs)
 
 
+def plan_tape(plan: CompilationPlan, bounds: EngineConfig) -> int:
+    """Tokens of the largest step that runs from a tape, 0 for none.
+
+    Raises `SettingsError` for more than a step can have of requests, or beside graphs.
+    """
+    config, wish = plan.config, "`compilation_config.max_tape_tokens`"
+    asked = config.max_tape_tokens
+    has_graphs = config.cudagraph_mode is not CudagraphMode.NONE
+    if asked == 0 or (asked is None and (has_graphs or not plan.is_compiled)):
+        return 0
+    if asked is None:
+        return min(bounds.max_num_seqs, _MOST_TAPE_TOKENS)
+    if not plan.is_compiled:
+        raise SettingsError(f"{wish} records a compiled model, but {plan.reasons['mode']}")
+    if has_graphs:
+        raise SettingsError(f"{wish} and `cudagraph_mode` contradict each other; remove one")
+    if asked > bounds.max_num_seqs:
+        raise SettingsError(
+            f"{wish} ({asked}) exceeds `max_num_seqs` ({bounds.max_num_seqs}), the most that decode"
+            " at once"
+        )
+    return asked
+
+
 def _mode(settings: Settings) -> tuple[CompilationMode, str]:
     asked = settings.compilation_config.mode
     if settings.enforce_eager:
@@ -84,16 +108,6 @@ def _mode(settings: Settings) -> tuple[CompilationMode, str]:
     if settings.optimization_level == 0:
         return CompilationMode.NONE, "the optimization level is 0"
     return CompilationMode.VLLM_COMPILE, f"the optimization level is {settings.optimization_level}"
-
-
-def _check_autotune(settings: Settings) -> None:
-    asked, num_ranks = settings.compilation_config.autotune, settings.tensor_parallel_size
-    if asked is not AutotuneMode.OFF and num_ranks > 1:
-        raise SettingsError(
-            f"`compilation_config.autotune` ({asked.value}) chooses for one rank, and "
-            f"`tensor_parallel_size` is {num_ranks}: ranks that choose apart would differ; leave "
-            "it off"
-        )
 
 
 def _cudagraph_mode(
@@ -118,7 +132,7 @@ def _cudagraph_mode(
         return asked, f"{wish} is set"
     if has_cuda or sizes:
         return CudagraphMode.FULL_AND_PIECEWISE, f"{sizes or 'a CUDA device'} is given"
-    return CudagraphMode.NONE, "no CUDA device: replay saves nothing on a CPU"
+    return CudagraphMode.NONE, "no CUDA device: a CPU has a tape instead"
 
 
 def _capture_option(config: CompilationConfig) -> str | None:

@@ -15,7 +15,7 @@ import torch
 
 from ir_passes.config import AutotuneMode, CacheMode
 from ir_passes.programs.report import CompileReport
-from serve_shim.compilation.plan import CompilationPlan, plan_compilation, plan_graphs
+from serve_shim.compilation.plan import CompilationPlan, plan_compilation, plan_graphs, plan_tape
 from serve_shim.engine.async_engine import AsyncEngine
 from serve_shim.engine.config import EngineConfig
 from serve_shim.engine.kv_cache import CacheLayout, check_size, choose_num_blocks
@@ -61,10 +61,13 @@ def build_parts(
     with _workers(settings, status) as workers:
         parts = _uncompiled(settings, workers, status, is_bounded=is_bounded)
         table = plan_graphs(plan.config, parts.config)
+        tape_tokens = plan_tape(plan, parts.config)
         _log_cache(parts.config)
         parts = replace(parts, compile_report=_compile(workers, plan, status))
         if table is None:
             logger.info("No graphs are captured: %s", plan.reasons["cudagraph_mode"])
+            if tape_tokens:
+                workers.tape(tape_tokens, parts.step_inputs)
         else:
             status.advance(Phase.CAPTURE)
             report = partial(status.advance, Phase.CAPTURE)

@@ -7,10 +7,12 @@ group of axis `tp`.
 import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
 from ir_core import IrError
+from ir_kernels.tape import TapeError
 from ir_passes.config import CompilationConfig
 from ir_passes.errors import CacheMissError, CaptureError, PassesError
 from ir_passes.programs.report import CacheStatus, CompileReport, format_compile_report
@@ -19,7 +21,7 @@ from serve_shim.compilation.compilable_model import CompilableModel, Progress
 from serve_shim.compilation.graph_table import GraphTable
 from serve_shim.compilation.self_check import check_against_eager
 from serve_shim.engine.config import EngineConfig
-from serve_shim.engine.op_tuning import tune_ops
+from serve_shim.engine.op_tuning import plan_tuning, tune_ops
 from serve_shim.engine.parts import cache_layout
 from serve_shim.engine.step_memory import StepInputs
 from serve_shim.engine.worker import Worker
@@ -29,13 +31,17 @@ from serve_shim.loading.weights import Progress as LoadProgress
 from serve_shim.models.shard import WHOLE, Shard
 from serve_shim.settings.tree import Settings
 
+if TYPE_CHECKING:
+    from ir_core.autotuning.session import TuningSession
+
 logger = logging.getLogger(__name__)
 
 
 class WorkerStart:
-    """One worker's start: `load`, `allocate`, `compile`, `check` and `capture`, in this order.
+    """One worker's start: `load`, `allocate`, `tune`, `compile`, `check`, `capture`, in this order.
 
-    `check` runs the model, so on several ranks all must be in it at once.
+    `check` runs the model, so on several ranks all must be in it at once. `tune` is for one worker
+    alone; several take the steps of `plan_tuning` together.
     """
 
     def __init__(self, settings: Settings, shard: Shard = WHOLE) -> None:
@@ -63,17 +69,20 @@ class WorkerStart:
         return loaded
 
     def allocate(self, bounds: EngineConfig, *, can_sample: bool = True) -> Worker:
-        """Make the KV cache, bind it, and tune the ops if settings say so.
-
-        Raises `SettingsError` where there is no such memory.
-        """
+        """Make the KV cache and bind it. Raises `SettingsError` where there is no such memory."""
         eager = self._loaded.model
         self._bounds = bounds
         self._model = CompilableModel(eager)
         layout = cache_layout(eager.local_config, bounds.block_size, eager.dtype)
-        worker = Worker(self._model, bounds, layout, can_sample=can_sample)
-        tune_ops(eager, self._settings, bounds)
-        return worker
+        return Worker(self._model, bounds, layout, can_sample=can_sample)
+
+    def tune(self) -> None:
+        """Choose implementations of ops by timing, if settings say so; for one worker alone."""
+        tune_ops(self._loaded.model, self._settings, self._bounds)
+
+    def plan_tuning(self) -> "TuningSession | None":
+        """The same step by step, for ranks that take each step together; None if there is none."""
+        return plan_tuning(self._loaded.model, self._settings, self._bounds)
 
     def compile(self, config: CompilationConfig, progress: Progress) -> CompileReport:
         """Compile the forward pass, or load it from the compile cache.
@@ -119,6 +128,19 @@ class WorkerStart:
                 f"the model cannot be captured: {error}\nRun it with `-cc.cudagraph_mode=NONE` "
                 "meanwhile."
             ) from error
+
+    def tape(self, num_tokens: int, buffers: StepInputs) -> None:
+        """Run small steps in `buffers` from a tape, or log why they cannot be."""
+        try:
+            taped = self._model.tape(num_tokens, buffers)
+        except TapeError as error:
+            logger.info("No step runs from a tape: %s", error)
+            return
+        first, last = taped.sizes
+        logger.info(
+            "Steps of %d to %d tokens run from a tape of %d kernels; it holds %d bytes",
+            *(first, last, taped.num_kernels, taped.num_bytes),
+        )
 
 
 def _reasons(miss: CacheMissError) -> tuple[str, ...]:

@@ -54,7 +54,10 @@ class Workers(Protocol):
         ...
 
     def allocate(self, bounds: EngineConfig) -> StepRunner:
-        """Make the KV caches; what it returns computes steps, once all else here is done."""
+        """Make the KV caches, and tune the ops if settings say so.
+
+        What it returns computes steps, once all else here is done.
+        """
         ...
 
     def compile(self, config: CompilationConfig, progress: Progress) -> "CompileReport":
@@ -69,6 +72,10 @@ class Workers(Protocol):
         self, table: GraphTable, buffers: StepInputs, progress: Progress
     ) -> "CaptureCounters | None":
         """Capture graphs; the counters of what is replayed in this process, if it is here."""
+        ...
+
+    def tape(self, num_tokens: int, buffers: StepInputs) -> None:
+        """Run steps of up to `num_tokens` tokens from a tape, where that can be."""
         ...
 
     def serve(self) -> None:
@@ -110,8 +117,10 @@ class LocalWorkers:
         )
 
     def allocate(self, bounds: EngineConfig) -> StepRunner:
-        """Make the KV cache."""
-        return self._start.allocate(bounds)
+        """Make the KV cache, and tune the ops if settings say so."""
+        worker = self._start.allocate(bounds)
+        self._start.tune()
+        return worker
 
     def compile(self, config: CompilationConfig, progress: Progress) -> "CompileReport":
         """Compile the model, or load it from the cache."""
@@ -126,6 +135,10 @@ class LocalWorkers:
     ) -> "CaptureCounters":
         """Capture graphs over the engine's own step memory."""
         return self._start.capture(table, buffers, progress)
+
+    def tape(self, num_tokens: int, buffers: StepInputs) -> None:
+        """Record the model over the engine's own step memory."""
+        self._start.tape(num_tokens, buffers)
 
     def serve(self) -> None:
         """It is always ready."""

@@ -12,6 +12,7 @@ from serve_shim.loading.checkpoint import Checkpoint, GenerationDefaults
 from serve_shim.loading.gguf_checkpoint import GgufCheckpoint
 from serve_shim.loading.load_report import report_weights
 from serve_shim.loading.quantization import choose_forms, is_quantised
+from serve_shim.loading.rank_bits import check_rank_bits
 from serve_shim.loading.safetensors_checkpoint import SafetensorsCheckpoint
 from serve_shim.loading.source import ModelSource, resolve_source
 from serve_shim.loading.weights import Progress, check_tensors, load_weights
@@ -99,6 +100,8 @@ def load_model(
         if checkpoint.config.tie_word_embeddings and "lm_head" in choice.forms:
             slots.append(separate_head_slot(model.plan))
         layouts = load_weights(model, slots, checkpoint, progress)
+    if model.plan.whole_sums:
+        check_rank_bits(shard.size, dtype, layouts)
     loaded = time.perf_counter()
     text = _choose_tokenizer(checkpoint, tokenizer, chat_template) if has_text else None
     finished = time.perf_counter()

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 import ir_core as ir
 from serve_shim.models.attention_step import AttentionStep
 from serve_shim.models.parameters import ParameterMaker
+from serve_shim.models.rank_columns import multiply_over_ranks
 from serve_shim.models.rms_norm import RmsNorm
 from serve_shim.models.sharding import ShardingPlan
 
@@ -14,8 +15,8 @@ class Attention(nn.Module):
     """Grouped-query attention over the paged cache; rows of `qkv_proj` are q, k, v.
 
     `cos_sin` is the float32 cache that all layers share. `kv_cache` is bound by the engine:
-    [num_blocks, 2, num_kv_heads, block_size, head_dim]. A rank has some of the heads, and ranks sum
-    their products.
+    [num_blocks, 2, num_kv_heads, block_size, head_dim]. A rank has some of the heads, and ranks
+    join what `o_proj` makes of them.
     """
 
     kv_cache: Tensor
@@ -24,7 +25,7 @@ class Attention(nn.Module):
         self, plan: ShardingPlan, layer: int, cos_sin: Tensor, make: ParameterMaker
     ) -> None:
         super().__init__()
-        config, self.is_sharded = plan.local, not plan.shard.is_whole
+        config, self.ranks = plan.local, plan.query_columns
         self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
         self.head_dim = config.head_dim
         self.sizes = [config.query_size, config.key_size, config.key_size]
@@ -32,7 +33,8 @@ class Attention(nn.Module):
         self.sliding_window = config.window_of(layer)
         hidden, size = config.hidden_size, config.head_dim
         self.qkv_proj = make.matrix("qkv_proj", hidden, sum(self.sizes), bias=config.qkv_bias)
-        self.o_proj = make.matrix("o_proj", config.query_size, hidden, bias=config.output_bias)
+        columns = sum(self.ranks.columns) or config.query_size
+        self.o_proj = make.matrix("o_proj", columns, plan.hidden.width, bias=config.output_bias)
         self.q_norm = self.k_norm = None
         if config.qk_norm:
             self.q_norm = RmsNorm(size, config.rms_norm_eps, make)
@@ -68,5 +70,5 @@ class Attention(nn.Module):
             self.scale,
             self.sliding_window,
         )
-        x = self.o_proj(output.view(num_tokens, self.sizes[0]))
-        return ir.ops.all_reduce(x, "tp") if self.is_sharded else x
+        heads = output.view(num_tokens, self.sizes[0])
+        return multiply_over_ranks(self.o_proj, heads, self.ranks)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+import ir_core as ir
 from ir_core.groups import get_group
 from serve_shim.models.attention import Attention
 from serve_shim.models.attention_step import AttentionStep
@@ -30,6 +31,7 @@ class CausalLM(nn.Module):
 
     With a `shard` the model is one rank's part of `config`, and computes with `local_config`; each
     step then has collectives over `tp`, which every rank must enter. `plan` says what is held.
+    Under batch invariance ranks cut no sum: a model has the same bits on any number of them.
     Raises `ModelLoadError` for a model that cannot be divided between so many ranks.
     """
 
@@ -47,7 +49,8 @@ class CausalLM(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.dtype = config, dtype
-        self.plan = plan = plan_sharding(config, shard, forms)
+        whole_sums = not shard.is_whole and ir.registry().is_batch_invariant()
+        self.plan = plan = plan_sharding(config, shard, forms, whole_sums)
         self.is_sharded = not shard.is_whole
         make = ParameterMaker(dtype, device, forms or {})
         num_positions = min(config.max_positions, max_positions or config.max_positions)

@@ -4,12 +4,13 @@ Heads, feed-forward columns and token ids are divided (arXiv:1909.08053, section
 equal shapes: what is missing is zero weights, which add exactly nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import gcd, lcm
 
 from serve_shim.errors import ModelLoadError
 from serve_shim.models.model_config import ModelConfig
+from serve_shim.models.rank_columns import RankColumns
 from serve_shim.models.shard import WHOLE, Shard
 from serve_shim.models.span import Span
 from serve_shim.models.weight_form import WeightForm
@@ -25,6 +26,9 @@ class ShardingPlan:
     `local` differs in the number of heads, the feed-forward width and the number of token ids,
     each the same on all ranks. Where there are more ranks than key heads, several ranks hold the
     same one. Norms, and biases of products that ranks sum, are not divided: rank 0 adds the latter.
+
+    `hidden` is what a rank computes of the products over columns that ranks divide: everything,
+    or with `whole_sums` some outputs from all columns, so that no sum is cut.
     """
 
     shard: Shard
@@ -34,29 +38,57 @@ class ShardingPlan:
     kv_heads: Span
     intermediate: Span
     vocab: Span
+    hidden: Span
+    whole_sums: bool
+
+    @property
+    def query_columns(self) -> RankColumns:
+        """How the product over the outputs of all heads is divided."""
+        head_dim = self.config.head_dim
+        return self._columns(lambda rank: rank.query_heads.length * head_dim)
+
+    @property
+    def inner_columns(self) -> RankColumns:
+        """How the product over the feed-forward columns is divided."""
+        return self._columns(lambda rank: rank.intermediate.length)
 
     @property
     def summed_bias(self) -> Span:
-        """The part of a bias of [hidden] that this rank adds to its part of a sum."""
+        """The part of a bias of [hidden] that this rank adds to what it computes."""
+        if self.whole_sums:
+            return self.hidden
         hidden = self.config.hidden_size
         return Span.whole(hidden) if self.shard.rank == 0 else Span.zeros(hidden)
 
+    def _columns(self, count: Callable[["ShardingPlan"], int]) -> RankColumns:
+        size = self.shard.size
+        if not self.whole_sums:
+            return RankColumns(size)
+        ranks = [plan_sharding(self.config, Shard(r, size), whole_sums=True) for r in range(size)]
+        rows = tuple(rank.hidden.length for rank in ranks)
+        return RankColumns(size, tuple(count(rank) for rank in ranks), rows)
+
 
 def plan_sharding(
-    config: ModelConfig, shard: Shard = WHOLE, forms: Mapping[str, WeightForm] | None = None
+    config: ModelConfig,
+    shard: Shard = WHOLE,
+    forms: Mapping[str, WeightForm] | None = None,
+    whole_sums: bool = False,
 ) -> ShardingPlan:
     """Divide the model of `config`; `forms` says, by path, which matrices are quantised.
 
-    Columns of a quantised matrix are divided between its groups. Raises `ModelLoadError` that names
-    the dimension where there are more ranks than parts, with the sizes that fit.
+    Columns of a quantised matrix are divided between its groups, or with `whole_sums` nowhere.
+    Raises `ModelLoadError` that names the dimension where there are more ranks than parts, with
+    the sizes that fit.
     """
-    step = _group_size(forms or {}, "attention.o_proj")
+    cut = {} if whole_sums else forms or {}
+    step = _group_size(cut, "attention.o_proj")
     head_step = step // gcd(step, config.head_dim)
-    inner_step = _group_size(forms or {}, "mlp.down_proj")
+    inner_step = _group_size(cut, "mlp.down_proj")
     _check_size(config, shard, head_step, inner_step)
     queries, keys = _divide_heads(config, shard, head_step)
     inner = _divide(config.intermediate_size, shard, inner_step)
-    vocab = _divide(config.vocab_size, shard, 1)
+    vocab, hidden = _divide(config.vocab_size, shard, 1), config.hidden_size
     local = replace(
         config,
         num_heads=queries.width,
@@ -72,6 +104,8 @@ def plan_sharding(
         kv_heads=keys,
         intermediate=inner,
         vocab=vocab,
+        hidden=_divide(hidden, shard, 1) if whole_sums else Span.whole(hidden),
+        whole_sums=whole_sums,
     )
 
 

@@ -1,10 +1,10 @@
 """Owns a vocabulary of which each rank holds some token ids; refuses to know what ids mean."""
 
-import torch
 from torch import Tensor
 
 import ir_core as ir
 from serve_shim.models.matrix import Matrix
+from serve_shim.models.rank_columns import join_columns
 
 
 def embed_shard(table: Matrix, input_ids: Tensor, first_id: Tensor, num_ids: int) -> Tensor:
@@ -20,8 +20,6 @@ def embed_shard(table: Matrix, input_ids: Tensor, first_id: Tensor, num_ids: int
 
 def join_logits(logits: Tensor, num_ranks: int, vocab_size: int) -> Tensor:
     """Logits [N, vocab_size] of all ranks, given this rank's [N, width]; padding is cut off."""
-    num_rows, width = logits.shape
-    joined = ir.ops.all_gather(logits, num_ranks * num_rows, "tp")
-    parts = joined.view(num_ranks, num_rows, width).unbind()
-    counts = [min(width, vocab_size - first) for first in range(0, vocab_size, width)]
-    return torch.cat([part[:, :count] for part, count in zip(parts, counts, strict=False)], dim=1)
+    width = logits.shape[1]
+    starts = [rank * width for rank in range(num_ranks)]
+    return join_columns(logits, [max(0, min(width, vocab_size - start)) for start in starts])

@@ -144,9 +144,12 @@ def _row_slots(
 def _column_slots(
     plan: ShardingPlan, source: str, target: str, columns: int, span: Span, *, bias: bool
 ) -> Iterator[WeightSlot]:
-    """A matrix [hidden, columns] whose columns are divided, and the bias of the ranks' sum."""
+    """A matrix [hidden, columns] over divided columns, and the bias of the ranks' sum.
+
+    Its columns are divided with them, or its rows where no sum may be cut.
+    """
     hidden = plan.config.hidden_size
-    part = (Span.whole(hidden), span)
+    part = (plan.hidden, Span.whole(columns) if plan.whole_sums else span)
     yield WeightSlot(f"{source}.weight", (hidden, columns), f"{target}.weight", part=part)
     if bias:
         yield WeightSlot(f"{source}.bias", (hidden,), f"{target}.bias", part=(plan.summed_bias,))

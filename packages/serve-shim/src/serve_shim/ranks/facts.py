@@ -50,6 +50,7 @@ def shared_facts(settings: Settings, *, is_one_node: bool) -> Facts:
         (
             ("python", platform.python_version()),
             ("torch", torch.__version__),
+            ("batch invariance", str(ir.registry().is_batch_invariant())),
             *((f"code of {name}", digest_of_package(_directory(name))) for name in _PACKAGES),
             *_settings(settings),
             *_checkpoint(settings, is_one_node=is_one_node),

@@ -6,11 +6,12 @@ The engine says what comes next; whatever raises here ends the group of ranks.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import ir_core as ir
-from ir_passes.config import CompilationConfig
+from ir_passes.config import AutotuneMode, CompilationConfig
 from serve_shim.compilation.graph_table import GraphTable
 from serve_shim.compilation.plan import plan_compilation
 from serve_shim.compilation.watch import CompileWatch
@@ -27,6 +28,7 @@ from serve_shim.ranks.facts import Facts, gather_facts
 from serve_shim.ranks.meeting import Meeting, StoreHost, join
 from serve_shim.ranks.program_facts import program_facts
 from serve_shim.ranks.shared_compile import FirstCompilation, compile_first, compile_next
+from serve_shim.ranks.shared_tuning import RankTuning
 from serve_shim.ranks.shm_channel import ShmRankEnd
 from serve_shim.ranks.step_message import OrderDecoder, StepReply, encode_reply
 from serve_shim.settings.tree import Settings
@@ -109,6 +111,20 @@ class RankSession:
         self._decoder = OrderDecoder(bounds)
         self._clock = StepClock()
         self._num_selections = 0
+
+    def plan_tuning(self) -> None:
+        """Get ready to choose implementations with the other ranks."""
+        asked = self._settings.compilation_config.autotune
+        session = self._start.plan_tuning()
+        is_timed = asked is AutotuneMode.ON
+        self._tuning = RankTuning(session, self._shard.rank, is_timed=is_timed)
+
+    def tune(self, method: str, *arguments: Any) -> Any:
+        """Call a method of this rank's tuning; what it knew is forgotten after `adopt`."""
+        result = getattr(self._tuning, method)(*arguments)
+        if method == "adopt":
+            del self._tuning
+        return result
 
     def compile_first(self, config: CompilationConfig, directory: Path) -> Compiled:
         """Compile or load, for all ranks of this node.

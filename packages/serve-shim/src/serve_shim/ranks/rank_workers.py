@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ir_passes.config import CompilationConfig
+import ir_core as ir
+from ir_passes.config import AutotuneMode, CompilationConfig
 from ir_passes.programs.report import CompileReport
 from serve_shim.compilation.graph_table import GraphTable
 from serve_shim.engine.config import EngineConfig
 from serve_shim.engine.executor import StepRunner
+from serve_shim.engine.op_tuning import log_tuning
 from serve_shim.engine.step_memory import StepInputs
 from serve_shim.engine.workers import LoadedWorkers, Progress
 from serve_shim.errors import EngineDeadError, SettingsError
@@ -33,6 +35,7 @@ from serve_shim.ranks.rank import RankPlan
 from serve_shim.ranks.rank_group import RankGroup
 from serve_shim.ranks.rank_runner import RankRunner
 from serve_shim.ranks.rank_session import Compiled, LoadedPart
+from serve_shim.ranks.shared_tuning import tune_together
 from serve_shim.ranks.shm_channel import ShmEngineEnd
 from serve_shim.settings.tree import Settings
 
@@ -47,6 +50,7 @@ _CHANNEL_TIMEOUT_S = 60.0
 _ROOT_CAUSE_TIMEOUT_S = 4.0
 _PREPARE_TIMEOUT_S = 120.0
 _LOAD_TIMEOUT_S = 1800.0
+_TUNE_TIMEOUT_S = 1800.0
 _COMPILE_TIMEOUT_S = 3600.0
 _GLOO = "gloo"
 _LOOPBACK = "127.0.0.1"
@@ -118,8 +122,10 @@ class RankWorkers:
         )
 
     def allocate(self, bounds: EngineConfig) -> StepRunner:
-        """Have each rank make its KV cache."""
+        """Have each rank make its KV cache, and all choose the same implementations."""
         self._run("allocate", bounds, phase="load", timeout_s=_PREPARE_TIMEOUT_S)
+        if self._settings.compilation_config.autotune is not AutotuneMode.OFF:
+            self._tune()
         self._runner = RankRunner(self._open_channel, bounds, self.failure, self._root_cause)
         return self._runner
 
@@ -166,6 +172,11 @@ class RankWorkers:
         del buffers
         timeout_s = _COMPILE_TIMEOUT_S
         self._run("capture", table, phase="capture", timeout_s=timeout_s, progress=progress)
+
+    def tape(self, num_tokens: int, buffers: StepInputs) -> None:
+        """Nothing: ranks meet between kernels, which no tape holds."""
+        del num_tokens, buffers
+        logger.info("No step runs from a tape: ranks meet between kernels")
 
     def serve(self) -> None:
         """Open the channel; each rank runs the steps that come, until the group ends."""
@@ -232,6 +243,19 @@ class RankWorkers:
             for place in self._places
         ]
         self._started.call("prepare", plans, phase="ranks", timeout_s=_PREPARE_TIMEOUT_S)
+
+    def _tune(self) -> None:
+        options: dict[str, Any] = {"phase": "tune", "timeout_s": _TUNE_TIMEOUT_S}
+        self._run("plan_tuning", **options)
+
+        def call(method: str, *arguments: object, ranks: Sequence[int] | None = None) -> list[Any]:
+            return self._run("tune", method, *arguments, ranks=ranks, **options)
+
+        report = tune_together(call, [ranks[0] for ranks in _ranks_by_node(self._places).values()])
+        if report is not None:
+            log_tuning(report)
+            # So that this process, where no op runs, can tell of them.
+            ir.registry().priorities.adopt_tuned(report.choices)
 
     def _meet(self) -> None:
         segment = self._new_segment() if self._is_one_node and can_share_memory() else None

@@ -1,9 +1,11 @@
 """Owns the one reading of which implementations have run, for metrics, `/debug/ir` and the log."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ir_core import ExecutedSelection
+    from ir_core.autotuning.table import Timing
 
 
 def executed_selections() -> "tuple[ExecutedSelection, ...]":
@@ -23,10 +25,8 @@ def tuned_choices() -> list[dict[str, Any]]:
             "signature": each.signature,
             "default": each.default,
             "provider": each.provider,
-            "microseconds": {
-                timing.provider: {str(count): time for count, time in timing.microseconds.items()}
-                for timing in each.timings
-            },
+            "microseconds": _microseconds(each.timings),
+            "microseconds_as_written": _microseconds(each.as_written),
             "rejections": [
                 {"provider": other.provider, "reason": other.reason} for other in each.rejections
             ],
@@ -42,3 +42,10 @@ def selections_report() -> str:
     return "\n".join(
         ["Implementations used so far:", *(f"  {x}" for x in ir.format_selections().splitlines())]
     )
+
+
+def _microseconds(timings: "Iterable[Timing]") -> dict[str, dict[str, float]]:
+    return {
+        each.provider: {str(count): time for count, time in each.microseconds.items()}
+        for each in timings
+    }
