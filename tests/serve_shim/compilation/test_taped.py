@@ -155,6 +155,15 @@ def test_what_torch_computes_is_not_recorded(directory: Path) -> None:
         assert decoder.step([(0, 5)]).isfinite().all()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_loop_of_inductor_is_not_recorded(directory: Path) -> None:
+    with ir.priority({"silu_and_mul": ["native"]}):
+        decoder = Decoder(directory, backend="inductor", cache_mode="off")
+        with pytest.raises(TapeError, match="gave other bits"):
+            decoder.forward.tape(MOST, decoder.buffers)
+
+
 def test_other_bits_are_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tape without its last kernel leaves what it was poisoned with."""
     decoder = Decoder(directory)

@@ -4,6 +4,7 @@ Owns the recording, and the refusal of whatever a tape would leave out. When a t
 is its user's business: it computes on the memory that it was recorded with.
 """
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -39,8 +40,8 @@ class Tape:
         if not is_there:
             raise TapeError(reason)
         self.num_tokens = num_tokens
-        self._number: int | None = None
-        self._number = kernels.tape_begin.default(num_tokens)
+        self._number: int = kernels.tape_begin.default(num_tokens)
+        self._forget = weakref.finalize(self, kernels.tape_drop.default, self._number)
 
     @classmethod
     def record(cls, num_tokens: int, call: Callable[[], Any]) -> tuple[Self, Any]:
@@ -84,7 +85,7 @@ class Tape:
             RuntimeError: more than was recorded, a closed tape, or what an op would raise: a token
                 id beyond the vocabulary, for example.
         """
-        if self._number is None:
+        if not self._forget.alive:
             raise RuntimeError("the tape is closed")
         kernels.tape_replay.default(self._number, num_tokens, num_requests)
 
@@ -93,13 +94,8 @@ class Tape:
         kernels.tape_poison.default(self._number)
 
     def close(self) -> None:
-        """Forget the steps."""
-        if self._number is not None:
-            kernels.tape_drop.default(self._number)
-            self._number = None
-
-    def __del__(self) -> None:
-        self.close()
+        """Forget the steps; whoever forgets the tape does so too."""
+        self._forget()
 
 
 class _Witness(TorchDispatchMode):
@@ -108,6 +104,11 @@ class _Witness(TorchDispatchMode):
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self._tape = tape
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is traced under the mode; with True, torch's compiler is imported to say so."""
+        return False
 
     def __torch_dispatch__(
         self,
