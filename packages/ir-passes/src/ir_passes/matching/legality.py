@@ -48,7 +48,7 @@ class Site:
     def _other_user(self) -> str | None:
         """An inner value that something else uses too, and that the replacement does not give."""
         given = {node for nodes in self.replaced.values() for node in nodes}
-        for node in self.matched:
+        for node in sorted(self.matched):
             if not given.isdisjoint((node, *view_chain(node))):
                 continue
             for user in node.users:
