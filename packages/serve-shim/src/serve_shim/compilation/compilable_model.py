@@ -56,7 +56,6 @@ class CompilableModel:
         self._compiled: CompiledModel | None = None
         self._captured: CapturedSteps | None = None
         self._caches: Sequence[Tensor] = ()
-        self._is_taped = False
 
     def __call__(self, input_ids: Tensor, positions: Tensor, step: AttentionStep) -> Tensor:
         """Final-norm hidden states [T, hidden] of int64 `input_ids` [T] at `positions` [T]."""
@@ -74,8 +73,8 @@ class CompilableModel:
             self._compiled.rebind()
         if self._captured is not None:
             self._captured.release()
-        if self._is_taped:
-            self._run_compiled()
+        elif self._compiled is not None:
+            self._run(self._compiled)
 
     @property
     def report(self) -> "CompileReport | None":
@@ -105,14 +104,10 @@ class CompilableModel:
             progress=progress,
         )
         self._compiled = compiled
-        self._run_compiled()
+        self._run(compiled)
         return compiled.report()
 
-    def _run_compiled(self) -> None:
-        compiled, self._is_taped = self._compiled, False
-        if compiled is None:
-            return
-
+    def _run(self, compiled: "CompiledModel") -> None:
         def forward(input_ids: Tensor, positions: Tensor, step: AttentionStep) -> Tensor:
             # Straight to the program: the engine's buffers are always alike.
             hidden: Tensor = compiled.program_for(len(input_ids))(input_ids, positions, step)
@@ -132,7 +127,7 @@ class CompilableModel:
         if self._compiled is None:
             raise TapeError("only a compiled model can be recorded, and this one is not")
         taped = TapedSteps(self._compiled, buffers, self._caches, num_tokens)
-        self._forward, self._is_taped = taped, True
+        self._forward = taped
         return taped
 
     def capture(
