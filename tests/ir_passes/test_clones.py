@@ -1,14 +1,18 @@
 """A clone goes only where the memory it copies is provably dead; the results never change."""
 
 from collections.abc import Callable
+from itertools import combinations
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.fx import Graph
 
 from ir_passes.errors import LoweringError
+from ir_passes.evaluation import refresh_fakes
 from ir_passes.lowering.clones import check_outputs_apart
+from ir_passes.metadata import fake_mode_of, storages_of
 
 from .compiled import compile_whole, lower_whole
 from .graphs import calls, random_tensors, trace
@@ -30,6 +34,9 @@ def lower_merging(
     names = [f"in{index}" for index in range(len(shapes))]
     whole = trace(function, *shapes, names=" ".join(names), dialect=kernels.dialect)
     _, rows = lower_whole(whole, kernels.dialect, overwritable.split())
+    shared = shared_memory(whole.module.graph)
+    refresh_fakes(whole.module.graph, fake_mode_of(whole.module.graph))
+    assert shared == shared_memory(whole.module.graph), "as if all were made anew"
     reasons = [row.reason for row in rows if row.is_kept]
     assert len(reasons) == kept, rows
     assert calls(whole.module).count("clone") >= kept
@@ -43,6 +50,12 @@ def lower_merging(
             if name not in overwritable.split():
                 torch.testing.assert_close(each, old, rtol=0, atol=0)
     return reasons
+
+
+def shared_memory(graph: Graph) -> set[tuple[str, str]]:
+    """The pairs of values that lie in the same memory, by their fakes."""
+    pairs = combinations((node for node in graph.nodes if node.op != "output"), 2)
+    return {(a.name, b.name) for a, b in pairs if storages_of(a) & storages_of(b)}
 
 
 def test_values_made_in_the_graph_and_dead_are_overwritten(kernels: Kernels) -> None:

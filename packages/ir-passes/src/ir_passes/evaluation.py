@@ -53,11 +53,16 @@ def refresh_fakes(graph: Graph, mode: FakeTensorMode | None) -> None:
 
 
 def refresh_views(node: Node, stale: frozenset[int], mode: FakeTensorMode | None) -> None:
-    """Make the fake values of a node's views again, as far as they lie in stale storages."""
+    """Make the fake values of a node's users again, as far as they lie in stale storages.
+
+    What such a user made beside them is stale then, too. Takes time by what depends on the node,
+    where `refresh_fakes` takes time by the graph.
+    """
     for user in node.users:
-        if storages_of(user) & stale:
+        before = storages_of(user)
+        if before & stale and "unbacked_bindings" not in user.meta:
             user.meta["val"] = evaluate_again(user, mode)
-            refresh_views(user, stale, mode)
+            refresh_views(user, stale | (before - storages_of(user)), mode)
 
 
 @contextmanager

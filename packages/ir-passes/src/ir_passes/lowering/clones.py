@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from ir_passes.errors import LoweringError
-from ir_passes.evaluation import refresh_fakes
+from ir_passes.evaluation import refresh_views
 from ir_passes.location import line_of
 from ir_passes.lowering.clone_row import CloneRow
 from ir_passes.metadata import (
@@ -141,6 +141,8 @@ def _after(node: Node) -> Iterator[Node]:
 
 
 def _remove(graph: Graph, clone: Node) -> None:
-    clone.replace_all_uses_with(clone.all_input_nodes[0])
+    source = clone.all_input_nodes[0]
+    stale = storages_of(clone) - storages_of(source)
+    clone.replace_all_uses_with(source)
     graph.erase_node(clone)
-    refresh_fakes(graph, fake_mode_of(graph))
+    refresh_views(source, stale, fake_mode_of(graph))
