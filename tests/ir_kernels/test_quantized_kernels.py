@@ -17,7 +17,7 @@ from ir_kernels.linear_w8a16 import vllm_c as w8a16
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 FORMATS = ("w4", "w4-minimum", "w8")
 # Integers, blocks of one, two and three sizes, both kinds of tiles and their ends, several blocks.
-TOKENS = (1, 2, 3, 4, 7, 13, 16, 17, 32, 33, 70)
+TOKENS = (1, 2, 3, 4, 7, 12, 13, 16, 17, 29, 32, 33, 70)
 # (outputs, inputs, group size): one panel with less than a row of a tile; partial panels behind
 # none, one and several; an odd number of panels; groups that end inside a tile; more than a chunk.
 SHAPES = ((5, 16, 16), (17, 48, 16), (33, 96, 32), (48, 192, 64), (34, 384, 128), (16, 1056, 32))
