@@ -2,9 +2,11 @@
 
 import pytest
 
+from ir_passes.base import PassContext
 from ir_passes.errors import PipelineError
 from ir_passes.pipeline import Pipeline
 from ir_passes.report import Effect
+from ir_passes.transforms.shard_sequence import ShardSequence
 
 from .passes import DoubleToSum, Idle, named
 
@@ -81,6 +83,14 @@ def test_endpoints_are_those_of_passes_that_run() -> None:
     pipeline = Pipeline.of(Idle(), DoubleToSum(16))
     assert pipeline.endpoints() == (16,)
     assert pipeline.disable(["double_to_sum"], "off").endpoints() == ()
+
+
+def test_a_pass_that_changes_rows_is_named_where_it_runs() -> None:
+    sharding = Pipeline.of(Idle(), ShardSequence(min_tokens=8))
+    ranks = PassContext(axes={"tp": 2})
+    assert sharding.changing_rows(ranks) == "shard_sequence"
+    assert sharding.changing_rows(PassContext()) is None
+    assert sharding.disable(["shard_sequence"], "off").changing_rows(ranks) is None
 
 
 def test_options_are_described_where_they_differ() -> None:

@@ -282,3 +282,39 @@ def test_what_there_was_no_time_for_is_timed_at_the_next_start(file: ChoiceFile)
     assert used(registry) == "steady"
     assert report.remarks[-1] == "scale: not tuned: the time is up"
     assert file.load().choices == ()
+
+
+def few(count: int) -> float:
+    """The price of one that is fast for one token, and slow for more."""
+    return 1e-5 if count == 1 else 9e-5
+
+
+def test_ranges_are_in_force_stored_and_loaded(file: ChoiceFile) -> None:
+    registry, first = start(file=file, rival=few)
+    assert [used(registry, each) for each in (1, 2, 8, 100)] == ["rival", *["steady"] * 3]
+    registry, second = start(CACHED, file)
+    assert second.choices == first.choices
+    assert [used(registry, each) for each in (1, 2, 8, 100)] == ["rival", *["steady"] * 3]
+    assert [each.winners for each in second.changed] == ["1..1: rival, 2..: steady"]
+
+
+def test_a_choice_for_other_ends_of_ranges_is_not_used(file: ChoiceFile) -> None:
+    start(file=file, rival=few)
+    blocked = {1: "steps of 1 tokens are captured at 8"}
+    registry, report = start(replace(CACHED, blocked=blocked), file)
+    assert used(registry, 1) == "steady"
+    assert report.remarks == (
+        "scale: the stored choice is not used: ends of ranges is none, and was 1",
+    )
+    _, report = start(replace(TIMED, blocked=blocked), file, rival=few)
+    (choice,) = report.choices
+    assert choice.winners == "rival"
+    assert choice.remark.endswith("captured at 8")
+
+
+def test_a_damaged_range_costs_a_remark_and_new_timing(file: ChoiceFile) -> None:
+    start(file=file, rival=few)
+    file.path.write_text(file.path.read_text().replace("steady", "native", 1))
+    _, report = start(CACHED, file)
+    assert report.choices == ()
+    assert "it is damaged" in report.remarks[0]

@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from ir_core.autotuning.table import TunedChoice, format_timings
 from ir_core.autotuning.tuner import tune
 
 WEIGHTS = {1: 4.0, 8: 1.0}
+BLOCKED = {1: "steps of 1 tokens are captured at 8"}
 
 
 def calls_of(registry: Registry, step: object) -> dict[int, RecordedCalls]:
@@ -25,11 +26,16 @@ def calls_of(registry: Registry, step: object) -> dict[int, RecordedCalls]:
     return recorded
 
 
-def tuned(**prices: float | Price) -> TunedChoice:
+def tuned(blocked: Mapping[int, str] = {}, **prices: float | Price) -> TunedChoice:
     registry = priced_registry()
     calls = calls_of(registry, priced_step(registry["scale"]))
     CLOCK.reset(**prices)
-    return tune(calls, WEIGHTS, is_fused=False, clock=CLOCK)
+    return tune(calls, WEIGHTS, is_fused=False, blocked=blocked, clock=CLOCK)
+
+
+def few(count: int) -> float:
+    """The price of one that is fast for one token, and slow for more."""
+    return 1e-5 if count == 1 else 5e-5
 
 
 def test_the_fastest_is_chosen_and_all_times_are_kept() -> None:
@@ -48,9 +54,52 @@ def test_the_default_stays_where_nothing_is_faster() -> None:
     assert not choice.is_changed
 
 
-def test_small_steps_decide_where_sizes_disagree() -> None:
-    choice = tuned(steady=2e-5, native=9e-5, rival=lambda count: 1e-5 if count == 1 else 5e-5)
-    assert choice.provider == "rival"
+def test_each_range_of_rows_gets_its_fastest() -> None:
+    choice = tuned(steady=2e-5, native=9e-5, rival=few)
+    assert choice.winners == "1..1: rival, 2..: steady"
+    assert choice.is_changed
+    assert choice.remark == ""
+    assert tuned(steady=2e-5, native=9e-5, rival=few) == choice
+
+
+def test_small_steps_decide_where_sizes_disagree_and_no_range_may_end() -> None:
+    choice = tuned(BLOCKED, steady=2e-5, native=9e-5, rival=few)
+    assert (choice.provider, choice.later) == ("rival", ())
+    assert choice.remark == ("one provider for several sizes: steps of 1 tokens are captured at 8")
+
+
+def test_what_blocks_a_range_is_no_remark_where_times_ask_for_none() -> None:
+    assert tuned(BLOCKED, steady=2e-5, native=9e-5, rival=1e-5).remark == ""
+
+
+def twice(op: IrOp) -> object:
+    """A step whose calls have two rows for each token."""
+    return lambda count: priced_step(op)(2 * count)
+
+
+def mixed(op: IrOp) -> object:
+    """A step with a call for each token, then one for a single row, as of the last token."""
+
+    def step(count: int) -> None:
+        priced_step(op)(count)
+        priced_step(op)(1)
+
+    return step
+
+
+@pytest.mark.parametrize("make", [twice, mixed])
+def test_calls_whose_rows_are_not_tokens_have_one_winner(
+    make: Callable[[IrOp], object],
+) -> None:
+    registry = priced_registry()
+    calls = calls_of(registry, make(registry["scale"]))
+    CLOCK.reset(steady=2e-5, native=9e-5, rival=lambda count: 1e-5 if count < 3 else 5e-5)
+    choice = tune(calls, WEIGHTS, is_fused=False, clock=CLOCK)
+    assert choice.later == ()
+    if make is twice:
+        assert choice.remark == (
+            "one provider for several sizes: rows of such calls are not the tokens of a step"
+        )
 
 
 def test_a_candidate_that_raises_is_rejected_with_its_error() -> None:
@@ -99,6 +148,16 @@ def test_the_fastest_must_agree_with_native() -> None:
     assert rejection.provider == "wrong"
     assert rejection.reason.startswith("differs from native: worst at index [0, 0]: got 2, ")
     assert "wrong 20.0 µs" in choice.to_text()
+
+
+def test_a_winner_of_one_range_must_agree_with_native_too() -> None:
+    registry = priced_registry()
+    registry["scale"].register_impl("wrong")(wrong)
+    calls = calls_of(registry, priced_step(registry["scale"]))
+    CLOCK.reset(steady=4e-5, native=9e-5, rival=lambda n: 3e-5 if n == 1 else 9e-5, wrong=few)
+    choice = tune(calls, WEIGHTS, is_fused=False, clock=CLOCK)
+    assert choice.winners == "1..1: rival, 2..: steady"
+    assert "wrong" in {each.provider for each in choice.rejections}
 
 
 @pytest.fixture

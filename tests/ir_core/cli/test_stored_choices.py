@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +85,26 @@ def test_both_times_of_what_was_compiled_are_shown(directory: Path) -> None:
     lines = explain(registry["scale"], CALL).to_text().splitlines()
     assert lines[-3].startswith("timed, compiled: 1 token: steady 40.0 µs")
     assert lines[-2] == "  as written, which decides nothing: 1 token: native 80.0 µs"
+
+
+def test_ranges_and_why_there_are_no_more_are_shown(tmp_path: Path) -> None:
+    registry = priced_registry()
+    CLOCK.reset(steady=4e-5, native=8e-5, rival=lambda count: 2e-5 if count == 1 else 9e-5)
+    plan = TuningPlan({1: 4.0, 8: 1.0}, is_fused=False, is_timed=True)
+    step, file = priced_step(registry["scale"]), ChoiceFile(tmp_path, MACHINE)
+    autotune(registry, step, plan, file, clock=CLOCK)
+    registry = priced_registry()
+    assert adopt(registry, tmp_path) == ()
+    explanation = explain(registry["scale"], CALL)
+    assert explanation.selected == "steady"
+    assert explanation.to_text().splitlines()[-2] == "  chosen by rows: 1..1: rival, 2..: steady"
+    single = torch.ones(1, 4), *CALL[1:]
+    assert explain(registry["scale"], single).selected == "rival"
+    assert asdict(explanation)["tuned"]["later"] == ({"first": 2, "provider": "steady"},)
+    (stored,) = file.load().choices
+    registry = priced_registry()
+    registry.priorities.adopt_tuned([replace(stored.choice, later=(), remark="one for all")])
+    assert explain(registry["scale"], CALL).to_text().splitlines()[-2] == "  one for all"
 
 
 def test_an_op_that_is_never_timed_says_why(capsys: pytest.CaptureFixture[str]) -> None:

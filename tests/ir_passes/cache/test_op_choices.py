@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ import pytest
 from torch import Tensor
 
 from ir_core import Registry
+from ir_core.autotuning.ranges import LaterRange
 from ir_core.autotuning.table import TunedChoice
 from ir_passes.cache.op_choices import OpChoices
 from ir_passes.errors import CannotStoreError
@@ -125,6 +127,23 @@ def test_choices_that_timing_changed_are_conditions() -> None:
 def test_choices_that_timing_has_not_changed_are_none(stored: OpChoices) -> None:
     assert stored.failure(tuned(make(), "fast")) is None
     assert "timing prefers native for `scale`" in str(stored.failure(tuned(make(), "native")))
+
+
+def ranged(registry: Registry, end: int) -> Registry:
+    later = (LaterRange(end + 1, "fast"),)
+    choice = TunedChoice("scale", "x: float32[*, 4]", "fast", "native", (), (), later=later)
+    registry.priorities.adopt_tuned([choice])
+    return registry
+
+
+def test_ranges_are_conditions_with_their_ends() -> None:
+    stored = OpChoices.from_json(json.loads(json.dumps(choices(ranged(make(), 8)).to_json())))
+    assert stored.failure(ranged(make(), 8)) is None
+    assert stored.failure(ranged(make(), 64)) == (
+        "timing prefers 1..64: native, 65..: fast for `scale` with x: float32[*, 4], "
+        "and preferred 1..8: native, 9..: fast"
+    )
+    assert str(stored.failure(tuned(make(), "native"))).startswith("timing prefers native for")
 
 
 def test_changed_file_of_an_implementation(stored: OpChoices) -> None:

@@ -265,6 +265,17 @@ def test_moved_weight_is_refused_by_name(compiled: CompilableModel, loaded: Load
         weight.data = kept
 
 
+def test_choices_that_part_a_step_from_its_size_are_refused(
+    compiled: CompilableModel, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = engine(compiled, loaded)
+    monkeypatch.setattr(ir.registry().priorities, "row_ends", lambda: (3, 64))
+    with pytest.raises(CaptureError, match=r"Steps of 3 tokens would run at size 4, .* capture 3"):
+        serving.capture(CudagraphMode.FULL)
+    monkeypatch.setattr(ir.registry().priorities, "row_ends", lambda: (4, 64))
+    assert serving.capture(CudagraphMode.FULL).num_graphs
+
+
 def test_model_that_is_not_compiled_cannot_be_captured(loaded: LoadedModel) -> None:
     running = engine(CompilableModel(loaded.model), loaded)
     with pytest.raises(CaptureError, match="not"):

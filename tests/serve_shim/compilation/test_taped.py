@@ -1,6 +1,7 @@
 """Small steps of a compiled model run from a tape: the program's own bits, or not at all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from tiny_checkpoints import make_model
 from torch import Tensor
 
 import ir_core as ir
+from ir_core.autotuning.ranges import LaterRange
+from ir_core.autotuning.signature import signature_of
+from ir_core.autotuning.table import TunedChoice
 from ir_kernels.tape import TapeError
 from ir_passes.config import CompilationConfig
 from serve_shim.compilation import taped
@@ -20,6 +24,7 @@ from serve_shim.loading import load_model
 
 BOUNDS = EngineConfig(max_model_len=64, num_blocks=32, max_num_seqs=8, max_num_batched_tokens=16)
 MOST = 8
+INTERMEDIATE = 80
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +65,19 @@ class Decoder:
 def program(directory: Path) -> Decoder:
     """Without a tape."""
     return Decoder(directory)
+
+
+@contextmanager
+def tuned(choice: TunedChoice) -> Generator[None]:
+    """A choice of timing in force, in no other test."""
+    priorities = ir.registry().priorities
+    before = priorities._tuned
+    priorities.adopt_tuned([choice])
+    try:
+        yield
+    finally:
+        priorities._tuned = before
+        ir.registry().forget_choices()
 
 
 @pytest.fixture
@@ -141,10 +159,34 @@ def test_other_caches_end_the_tape(recorded: Decoder, program: Decoder) -> None:
     assert all(torch.equal(one, other) for one, other in zip(kept, old, strict=True))
 
 
-def test_sizes_with_programs_of_their_own_keep_them(directory: Path) -> None:
+def test_each_program_has_a_tape_of_its_own(directory: Path, program: Decoder) -> None:
     decoder = Decoder(directory, compile_ranges_endpoints=[2])
     steps = decoder.forward.tape(MOST, decoder.buffers)
-    assert steps.sizes == (3, MOST)
+    assert [each.sizes for each in steps.taped] == [(3, MOST), (1, 2)]
+    assert not steps.untaped
+    for size in (1, 2, 3, MOST, 2, 1):
+        for position in range(3):
+            requests = [(position, (7 * row + position + size) % 90) for row in range(size)]
+            assert torch.equal(decoder.step(requests), program.step(requests))
+
+
+def test_a_program_that_no_tape_holds_leaves_the_others_theirs(
+    directory: Path, program: Decoder
+) -> None:
+    call = ir.ops.silu_and_mul.bind(torch.ones(2, 2 * INTERMEDIATE))
+    signature = signature_of(ir.ops.silu_and_mul, call)
+    later = (LaterRange(3, "vllm_c"),)
+    choice = TunedChoice("silu_and_mul", signature, "vllm_c", "native", (), (), later=later)
+    with tuned(choice):
+        decoder = Decoder(directory)
+        steps = decoder.forward.tape(MOST, decoder.buffers)
+    assert [each.sizes for each in steps.taped] == [(3, MOST)]
+    ((sizes, error),) = steps.untaped.items()
+    assert sizes == (1, 2)
+    assert "computes what no tape holds" in str(error)
+    requests = [(0, 5), (0, 6), (0, 7)]
+    assert torch.equal(decoder.step(requests), program.step(requests))
+    torch.testing.assert_close(decoder.step(requests[:2]), program.step(requests[:2]))
 
 
 def test_what_torch_computes_is_not_recorded(directory: Path) -> None:

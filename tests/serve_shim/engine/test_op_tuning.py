@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 import torch
 from tiny_checkpoints import make_model
+from tuned_starts import forget, settings
 
 import ir_core as ir
 from ir_core.autotuning import session
 from ir_core.autotuning.recorder import RecordedCalls
-from ir_core.autotuning.table import Timing, TunedChoice, TunedTable
+from ir_core.autotuning.table import Timing, TunedChoice
 from ir_passes.compiling.single_call import SingleCalls
-from ir_passes.config import AutotuneMode, CacheMode, CompilationConfig
+from ir_passes.config import CacheMode
 from ir_passes.programs.report import CacheStatus
 from serve_shim.engine.build import build_parts, look_up
 from serve_shim.engine.parts import EngineParts
 from serve_shim.engine.status import StartupStatus
 from serve_shim.errors import CompileCacheError
 from serve_shim.server.selections import tuned_choices
-from serve_shim.settings.tree import SchedulerConfig, Settings
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +43,6 @@ def _own_table(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     ir.registry().forget_choices()
 
 
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the process began anew."""
-    monkeypatch.setattr(ir.registry().priorities, "_tuned", TunedTable())
-    ir.registry().forget_choices()
-
-
 @pytest.fixture
 def native_norms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timing finds native norms the fastest, and nothing else to change."""
@@ -61,16 +55,6 @@ def native_norms(monkeypatch: pytest.MonkeyPatch) -> None:
         return TunedChoice(first.op.name, first.signature, default, provider, timings, ())
 
     monkeypatch.setattr(session, "tune", tune)
-
-
-def settings(model: Path, cache: Path, mode: str, level: int = 0, **config: Any) -> Settings:
-    given: dict[str, Any] = {"cache_mode": CacheMode.RW, "backend": "eager", **config}
-    return Settings(
-        model=str(model),
-        scheduler=SchedulerConfig(max_num_seqs=4, max_queue=1),
-        optimization_level=level,
-        compilation_config=CompilationConfig(autotune=AutotuneMode(mode), cache_dir=cache, **given),
-    )
 
 
 def start(*given: Any, **config: Any) -> EngineParts:

@@ -130,6 +130,21 @@ def test_ranks_that_loaded_different_choices_are_refused(make: MakeRanks, tmp_pa
     assert "is rival on rank 0, and absent on rank 2" in str(error.value)
 
 
+def test_ranks_whose_ranges_differ_are_refused(make: MakeRanks, tmp_path: Path) -> None:
+    def few(end: int) -> Callable[[int], float]:
+        return lambda count: 2e-5 if count <= end else 9e-5
+
+    for name, end in (("a", 1), ("b", 8)):
+        ranks = make(*[tmp_path / name] * 3)
+        CLOCK.prices["rival"] = few(end)
+        tune_together(ranks, [0])
+    assert ranks.used() == ["rival"] * 3
+    ranks = make(tmp_path / "a", tmp_path / "a", tmp_path / "b", is_timed=False)
+    with pytest.raises(RanksError) as error:
+        tune_together(ranks, [0, 2])
+    assert "is 1..1: rival, 2..: steady on rank 0, and rival on rank 2" in str(error.value)
+
+
 def test_timing_on_one_machine_is_not_used_on_another(make: MakeRanks, tmp_path: Path) -> None:
     ranks = make(tmp_path, tmp_path, tmp_path, cpus="AAB")
     with pytest.raises(RanksError, match="`cpu of the machine` is A on rank 0, and B on rank 2"):

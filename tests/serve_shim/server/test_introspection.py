@@ -55,6 +55,8 @@ def test_what_timing_chose_is_shown(client: Client, monkeypatch: pytest.MonkeyPa
             "signature": "x: a",
             "default": "native",
             "provider": "vllm_c",
+            "ranges": [{"first": 1, "last": None, "provider": "vllm_c"}],
+            "remark": "",
             "microseconds": {"vllm_c": {"1": 12.1}, "native": {"1": 40.3}},
             "microseconds_as_written": {"vllm_c": {"1": 4.5}},
             "rejections": [{"provider": "triton", "reason": "needs a GPU"}],

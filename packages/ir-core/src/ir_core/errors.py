@@ -17,6 +17,7 @@ IrError
 ├── DonationError                     a tensor used after it was donated, or donated twice
 ├── PluginError                       an entry point that is broken, unknown or declared twice
 ├── TuningTimeError                   the time that tuning may take is up
+├── RowRangeError                     a call whose rows lie in several ranges of a tuned choice
 └── SwitchError                       an environment variable whose value means nothing
 """
 
@@ -91,6 +92,10 @@ class PluginError(IrError):
 
 class TuningTimeError(IrError):
     """The time that tuning may take is up; what is left keeps its priority until another start."""
+
+
+class RowRangeError(IrError):
+    """Timing chose by the number of rows, and a traced call has no one number; names the ranges."""
 
 
 class SwitchError(IrError):

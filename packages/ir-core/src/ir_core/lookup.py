@@ -1,8 +1,8 @@
 """Remembers which function answers which arguments of an op. Chooses nothing: that is `dispatch`.
 
-The key of a memory is exactly what the predicates read, the scalars with their types, and the
-scoped priority. The code that builds it is generated, as dataclasses do, and made anew when a
-predicate reads more.
+The key of a memory is exactly what the predicates read, the scalars with their types, the scoped
+priority, and where timing chose by ranges of rows the range. The code that builds it is generated,
+as dataclasses do, and made anew when a predicate reads more.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ir_core.autotuning.rows import rows_place
 from ir_core.generated_code import build
 from ir_core.schema import Parameter
 from ir_core.weight_layouts import LAYOUT
@@ -32,7 +33,7 @@ def find({names}):
         if {is_first}:
             return first_run
         return memory[{key}]
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, IndexError):
         return miss({names})
 """
 _KEY = """
@@ -103,7 +104,7 @@ class Lookup:
         try:
             key = self._key(*values)
             self._memory[key] = run
-        except TypeError:
+        except (TypeError, IndexError):
             return
         if len(self._memory) == 1:
             self.find = self._finder(key, run)
@@ -145,7 +146,16 @@ class Lookup:
                 parts += _scalar_parts(parameter)
             elif parameter.is_optional:
                 parts.append(f"{parameter.name} is None")
-        return parts
+        return [*parts, *_range_parts(self._op)]
+
+
+def _range_parts(op: IrOp) -> list[str]:
+    """How many of the ends between ranges a call's rows are beyond; nothing where all are alike."""
+    ends, place = op.registry.priorities.row_ends(op), rows_place(op)
+    if place is None or not ends:
+        return []
+    name, dim = place
+    return [" + ".join(f"({name}.shape[{dim}] > {end})" for end in ends)]
 
 
 def _same(part: str) -> str:

@@ -9,8 +9,10 @@ import logging
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ir_core.autotuning.rows import KnownSizes
 from ir_core.autotuning.table import TunedChoice, TunedTable
 from ir_core.errors import PriorityError, UnknownProviderError
 from ir_core.platforms import EXECUTION_MODES, ExecutionMode, Platform
@@ -52,6 +54,7 @@ class PriorityState:
         self._mode: ExecutionMode = "eager"
         self._scope: ContextVar[Scope | None] = ContextVar("ir_priority", default=None)
         self._scopes: dict[IrOpPriorityConfig, Scope] = {}
+        self._sizes: ContextVar[KnownSizes] = ContextVar("ir_sizes", default=MappingProxyType({}))
         self._reported: set[tuple[str, str]] = set()
         self.scope = self._scope.get
         """The scope of this context; an identity that remembered choices may be keyed by."""
@@ -65,6 +68,15 @@ class PriorityState:
     def tuned(self) -> TunedTable:
         """What timing has chosen, by op and signature."""
         return self._tuned
+
+    def row_ends(self, op: IrOp | None = None) -> tuple[int, ...]:
+        """Numbers of rows after which timing may give calls of an op, or of any, another provider.
+
+        None under batch invariance: bits of a row may not depend on how many rows there are, so a
+        choice by ranges is not followed.
+        """
+        ends = self._tuned.ends(None if op is None else op.name)
+        return () if ends and self._registry.is_batch_invariant() else ends
 
     def adopt_tuned(self, choices: Iterable[TunedChoice]) -> None:
         """Put choices in force, process-wide and for good: one that is in force already stays."""
@@ -111,6 +123,15 @@ class PriorityState:
         finally:
             self._scope.reset(token)
 
+    @contextmanager
+    def within_sizes(self, known: KnownSizes) -> Generator[None]:
+        """Let choices for traced calls in this context rest on bounds of symbols in their sizes."""
+        token = self._sizes.set({**self._sizes.get(), **known})
+        try:
+            yield
+        finally:
+            self._sizes.reset(token)
+
     def check(self, lists: PriorityLists | object) -> IrOpPriorityConfig:
         """Return the lists parsed, all names known.
 
@@ -136,7 +157,11 @@ class PriorityState:
     def resolve(self, op: IrOp, values: Sequence[Any] | None = None) -> ResolvedPriority:
         """The effective order of providers for one op in this context.
 
-        With the values of a call, one per parameter, what timing chose for such calls is in it.
+        With the values of a call, one per parameter, what timing chose for such calls is in it; not
+        a choice by rows if there is a user's list.
+
+        Raises:
+            RowRangeError: the call is traced, and its rows may lie in several ranges of a choice.
         """
         scope = self._scope.get()
         user = scope.lists.get(op.name) if scope else None
@@ -144,7 +169,7 @@ class PriorityState:
             user = self._user.get(op.name, ())
         platform = self._registry.platform()
         default = self._defaults(platform).get(op.name, ())
-        tuned = () if values is None else self._tuned.preferred(op, values)
+        tuned = () if values is None else self._preferred(op, values, is_asked=bool(user))
         return resolve(op.name, tuple(op.implementations), user, default, platform.name, tuned)
 
     def warn_unknown_defaults(self, platform: Platform) -> None:
@@ -157,6 +182,14 @@ class PriorityState:
                     name,
                     suggest(name, self._registry),
                 )
+
+    def _preferred(self, op: IrOp, values: Sequence[Any], *, is_asked: bool) -> Sequence[str]:
+        """What timing chose; by rows only where it alone decides, so that it need not be known."""
+        if self._tuned.ends(op.name) and (is_asked or not self.row_ends(op)):
+            found = self._tuned.find(op, values)
+            if found is not None and found.later:
+                return ()
+        return self._tuned.preferred(op, values, self._sizes.get())
 
     def _defaults(self, platform: Platform) -> IrOpPriorityConfig:
         try:

@@ -84,12 +84,15 @@ class Pass(ABC):
             it is disabled by name.
         is_default: whether a pass with an option runs where that is neither on nor off.
         is_idempotent: running it again at once changes nothing.
+        keeps_rows: calls that eager mode makes with as many rows as there are tokens still have
+            them; where they do not, no choice by the number of rows is tuned.
     """
 
     name: ClassVar[str]
     option: ClassVar[str | None] = None
     is_default: ClassVar[bool] = False
     is_idempotent: ClassVar[bool] = True
+    keeps_rows: ClassVar[bool] = True
 
     @abstractmethod
     def run(self, graph: Graph, context: PassContext) -> PassResult:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from ir_core.suggestion import suggest
-from ir_passes.base import Pass
+from ir_passes.base import Pass, PassContext
 from ir_passes.errors import PipelineError
 from ir_passes.report import Effect
 
@@ -149,6 +149,12 @@ class Pipeline:
         """Token counts at which a pass that runs changes its mind, ascending."""
         enabled = (each.step for each in self.entries if each.is_enabled)
         return tuple(sorted({point for step in enabled for point in step.endpoints()}))
+
+    def changing_rows(self, context: PassContext) -> str | None:
+        """The first pass that runs in a context and gives calls other rows; None if none does."""
+        enabled = (each.step for each in self.entries if each.is_enabled)
+        found = (each for each in enabled if not each.keeps_rows and not each.refusal(context))
+        return next((each.name for each in found), None)
 
     def factors(self) -> tuple[str, ...]:
         """What decides the result of a run, in order: each pass that runs, with all its options."""

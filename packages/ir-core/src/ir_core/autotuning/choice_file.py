@@ -19,7 +19,7 @@ from typing import Any
 from ir_core.autotuning.grounds import Grounds, difference, to_texts
 from ir_core.autotuning.table import TunedChoice
 
-FORMAT = 2
+FORMAT = 3
 # A named pipe would block an open for ever without O_NONBLOCK.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MOST_BYTES = 16 << 20

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SIZES = "token counts"
 """The fact that says which numbers of tokens were timed."""
+ENDS = "ends of ranges"
+"""The fact that says with which of them a range of rows could end."""
 COMPILER = "compiler"
 """The fact that says what compiled what was timed."""
 
@@ -50,10 +52,11 @@ class Ungrounded:
     reason: str
 
 
-def find_grounds(
-    op: IrOp, weights: Mapping[int, float], *, is_fused: bool, compiler: str | None = None
-) -> Grounds | Ungrounded:
-    """What a choice for an op rests on now; parses the sources of implementations that can run."""
+def find_grounds(op: IrOp, facts: Mapping[str, str]) -> Grounds | Ungrounded:
+    """What a choice for an op rests on now besides `facts_of` it.
+
+    Parses the sources of implementations that can run.
+    """
     fingerprinter = op.registry.fingerprinter
     files: dict[str, str] = {}
     for implementation in op.implementations.values():
@@ -64,16 +67,23 @@ def find_grounds(
             return Ungrounded(f"provider `{implementation.provider}`: {fingerprint.reason}")
         own = fingerprinter.own_factors(implementation) or {}
         files |= {name: text for name, text in fingerprint.factors if name not in own}
-    return Grounds(facts_of(op, weights, is_fused=is_fused, compiler=compiler), files)
+    return Grounds(facts, files)
 
 
 def facts_of(
-    op: IrOp, weights: Mapping[int, float], *, is_fused: bool, compiler: str | None = None
+    op: IrOp,
+    weights: Mapping[int, float],
+    *,
+    is_fused: bool,
+    compiler: str | None = None,
+    blocked: Collection[int] = (),
 ) -> Mapping[str, str]:
     """The facts of an op's grounds now; parses nothing."""
+    ends = (each for each in sorted(weights)[:-1] if each not in blocked)
     registry = op.registry
     return {
         SIZES: ", ".join(f"{count} x {weight:g}" for count, weight in weights.items()),
+        ENDS: ", ".join(map(str, ends)) or "none",
         "execution": "compiled" if is_fused else "as written",
         COMPILER: compiler or "none",
         "batch invariance": "on" if registry.is_batch_invariant() else "off",

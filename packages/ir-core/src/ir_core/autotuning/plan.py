@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ir_core.autotuning.call_compiler import CallCompiler
 from ir_core.autotuning.choice_file import StoredChoice
@@ -21,6 +21,8 @@ class TuningPlan:
         is_stored: write down what was timed.
         compiler: compiles what the model's compiler fuses, so that it can be timed; without one it
             is not timed.
+        blocked: numbers of tokens of `weights` that no range of rows may end with, each with the
+            reason; after all others but the greatest another provider may be chosen.
     """
 
     weights: Mapping[int, float]
@@ -28,6 +30,7 @@ class TuningPlan:
     is_timed: bool
     is_stored: bool = True
     compiler: CallCompiler | None = None
+    blocked: Mapping[int, str] = field(default_factory=dict[int, str])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ir_core.autotuning.rows import token_sizes
 from ir_core.autotuning.signature import has_signature, signature_of
 
 if TYPE_CHECKING:
@@ -27,14 +28,20 @@ _MOST_SAMPLES = 32
 
 @dataclass(frozen=True, slots=True)
 class RecordedCalls:
-    """Calls of one signature: all have copies of the first's token tensors, and own static ones."""
+    """Calls of one signature: all have copies of the first's token tensors, and own static ones.
+
+    `sizes` are those that count tokens in any of the calls, sampled or not; None is among them if
+    an argument is such a count.
+    """
 
     op: IrOp
     signature: str
     samples: list[Values] = field(default_factory=list)
+    sizes: set[int | None] = field(default_factory=set[int | None])
 
     def add(self, values: Values) -> None:
-        """Note another call, as long as there are few."""
+        """Note another call: its sizes, and itself as long as there are few."""
+        self.sizes.update(token_sizes(self.op, values))
         if not self.samples:
             self.samples.append(tuple(self._own(values)))
         elif len(self.samples) < _MOST_SAMPLES:

@@ -167,10 +167,7 @@ class TuningSession:
             if not self._plan.is_timed:
                 self._remarks.append(f"{op.name}: no choice is stored for {key[1]}")
             return None
-        facts = facts_of(
-            op, self._plan.weights, is_fused=self._plan.is_fused, compiler=self._compiler
-        )
-        changed = difference(facts, stored.grounds.facts)
+        changed = difference(self._facts_of(op), stored.grounds.facts)
         changed = changed or changed_file(op, stored.grounds.files)
         if changed is not None:
             self._remarks.append(f"{op.name}: the stored choice is not used: {changed}")
@@ -188,6 +185,7 @@ class TuningSession:
                 weights,
                 is_fused=self._plan.is_fused,
                 compiler=self._plan.compiler,
+                blocked=self._plan.blocked,
                 clock=self._clock,
             )
         except IrError as error:
@@ -204,7 +202,11 @@ class TuningSession:
 
     def _grounds_of(self, op: IrOp) -> Grounds | Ungrounded:
         if op.name not in self._grounds:
-            self._grounds[op.name] = find_grounds(
-                op, self._plan.weights, is_fused=self._plan.is_fused, compiler=self._compiler
-            )
+            self._grounds[op.name] = find_grounds(op, self._facts_of(op))
         return self._grounds[op.name]
+
+    def _facts_of(self, op: IrOp) -> Mapping[str, str]:
+        plan, compiler = self._plan, self._compiler
+        return facts_of(
+            op, plan.weights, is_fused=plan.is_fused, compiler=compiler, blocked=plan.blocked
+        )

@@ -6,6 +6,8 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,12 +16,16 @@ from ir_core.autotuning.agreement import disagreement
 from ir_core.autotuning.call_compiler import CallCompiler
 from ir_core.autotuning.candidates import Candidates, find_candidates
 from ir_core.autotuning.contest import Clock
-from ir_core.autotuning.decision import Round, decide
+from ir_core.autotuning.decision import Round, Verdict, decide_by_range
+from ir_core.autotuning.ranges import LaterRange
 from ir_core.autotuning.recorder import RecordedCalls
+from ir_core.autotuning.rows import rows_place
 from ir_core.autotuning.runnable_calls import RunnableCalls, contest_of, written
 from ir_core.autotuning.table import Timing, TunedChoice
 from ir_core.errors import TuningTimeError
 from ir_core.selection import Rejection
+
+_NO_ROWS = "rows of such calls are not the tokens of a step"
 
 
 def tune(
@@ -28,9 +34,13 @@ def tune(
     *,
     is_fused: bool,
     compiler: CallCompiler | None = None,
+    blocked: Mapping[int, str] = MappingProxyType({}),
     clock: Clock = time.perf_counter,
 ) -> TunedChoice:
     """Choose for calls of one signature; who is faster must also agree with native on them.
+
+    Another provider may win from some number of rows on, if rows are what the numbers of tokens
+    count in all of the calls.
 
     An implementation that raises is out, with the error as the reason; if it is the default, the
     default stays, and a request would meet the error as without tuning.
@@ -41,6 +51,7 @@ def tune(
         is_fused: the model is compiled by a compiler that fuses ops.
         compiler: compiles all candidates if one of them would be fused; without it, that one is
             not timed.
+        blocked: the numbers of tokens with which no range of rows may end, each with the reason.
         clock: seconds.
 
     Raises:
@@ -51,18 +62,21 @@ def tune(
     can_compile = compiler is not None
     found = find_candidates(first.op, first.samples[0], is_fused=is_fused, can_compile=can_compile)
     timed = _time(found, calls, compiler, clock)
-    winner, wrong = found.default, list[Rejection]()
+    decided = _Decided((Verdict(tuple(weights), found.default),))
     if timed.rounds:
-        winner, wrong = _decide(list(timed.rounds[0]), timed.rounds, weights, calls)
+        decided = _decide(timed.rounds, weights, calls, _blocked(calls, blocked))
+    first_range = decided.verdicts[0]
     dropped = (Rejection(*each) for each in timed.dropped.items())
     return TunedChoice(
         op=first.op.name,
         signature=first.signature,
         default=found.default,
-        provider=winner,
+        provider=first_range.provider,
         timings=_medians(timed.rounds),
-        rejections=(*found.rejections, *dropped, *wrong),
+        rejections=(*found.rejections, *dropped, *decided.wrong),
         as_written=_medians(timed.as_written),
+        later=_later(decided.verdicts),
+        remark=decided.remark,
     )
 
 
@@ -95,26 +109,63 @@ def _time(
     return _Timed(rounds, shown, {**dropped, **slow})
 
 
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """The winner of each range, those that only won, and why there are no more ranges."""
+
+    verdicts: tuple[Verdict, ...]
+    wrong: tuple[Rejection, ...] = ()
+    remark: str = ""
+
+
 def _decide(
-    order: Sequence[str],
     rounds: Sequence[Round],
     weights: Mapping[int, float],
     calls: Mapping[int, RecordedCalls],
-) -> tuple[str, list[Rejection]]:
-    """The first that wins and agrees with native, and those that only won; the default is free."""
-    op = next(iter(calls.values())).op
+    blocked: Mapping[int, str],
+) -> _Decided:
+    """The first that win and agree with native on all calls; the default is free."""
+    order, free = list(rounds[0]), [each for each in weights if each not in blocked]
     wrong: list[Rejection] = []
     while True:
-        winner = decide(order, rounds, weights)
-        if winner == order[0]:
-            return winner, wrong
-        implementation = op.implementations[winner]
-        problems = (disagreement(implementation, each.samples[0]) for each in calls.values())
-        problem = next(filter(None, problems), None)
-        if problem is None:
-            return winner, wrong
-        wrong.append(Rejection(winner, problem))
-        order = [name for name in order if name != winner]
+        verdicts = decide_by_range(order, rounds, weights, free)
+        winners = dict.fromkeys(each.provider for each in verdicts if each.provider != order[0])
+        problems = [_problem(name, calls) for name in winners]
+        found = [each for each in problems if each is not None]
+        if not found:
+            unbound = decide_by_range(order, rounds, weights, list(weights))
+            return _Decided(verdicts, tuple(wrong), _remark(unbound, blocked))
+        wrong += found
+        order = [name for name in order if name not in {each.provider for each in found}]
+
+
+def _problem(name: str, calls: Mapping[int, RecordedCalls]) -> Rejection | None:
+    """How a provider's results differ from native's on some of the calls; None if they agree."""
+    implementation = next(iter(calls.values())).op.implementations[name]
+    problems = (disagreement(implementation, each.samples[0]) for each in calls.values())
+    problem = next(filter(None, problems), None)
+    return None if problem is None else Rejection(name, problem)
+
+
+def _blocked(calls: Mapping[int, RecordedCalls], blocked: Mapping[int, str]) -> Mapping[int, str]:
+    """The numbers of tokens with which no range may end: all, where rows are something else."""
+    op = next(iter(calls.values())).op
+    if rows_place(op) is None or any(each.sizes != {count} for count, each in calls.items()):
+        return dict.fromkeys(calls, _NO_ROWS)
+    return blocked
+
+
+def _remark(unbound: Sequence[Verdict], blocked: Mapping[int, str]) -> str:
+    """Why a range does not end where times speak for it; "" if all do."""
+    ends = [each.counts[-1] for each in unbound[:-1]]
+    reasons = dict.fromkeys(blocked[each] for each in ends if each in blocked)
+    return "; ".join(f"one provider for several sizes: {each}" for each in reasons)
+
+
+def _later(verdicts: Sequence[Verdict]) -> tuple[LaterRange, ...]:
+    return tuple(
+        LaterRange(before.counts[-1] + 1, after.provider) for before, after in pairwise(verdicts)
+    )
 
 
 def _compiled(

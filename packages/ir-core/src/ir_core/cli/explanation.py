@@ -129,12 +129,16 @@ def explain(op: IrOp, arguments: Sequence[Any]) -> Explanation:
 
 
 def _times(tuned: TunedChoice) -> list[str]:
-    if not tuned.as_written:
-        return [f"timed: {tuned.to_text()}"]
-    return [
-        f"timed, compiled: {tuned.to_text()}",
-        f"  as written, which decides nothing: {format_timings(tuned.as_written)}",
-    ]
+    lines = [f"timed: {tuned.to_text()}"]
+    if tuned.as_written:
+        written = format_timings(tuned.as_written)
+        lines = [
+            f"timed, compiled: {tuned.to_text()}",
+            f"  as written, which decides nothing: {written}",
+        ]
+    if tuned.later:
+        lines.append(f"  chosen by rows: {tuned.winners}")
+    return [*lines, f"  {tuned.remark}"] if tuned.remark else lines
 
 
 def _as_loaded(op: IrOp, arguments: Sequence[Any]) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ir_core.autotuning.choice_file import ChoiceFile
-from ir_core.autotuning.grounds import COMPILER, SIZES, changed_file, difference, facts_of
+from ir_core.autotuning.grounds import COMPILER, ENDS, SIZES, changed_file, difference, facts_of
 from ir_core.autotuning.machine import machine_facts
 from ir_core.autotuning.recorder import why_once
 from ir_core.op import IrOp
@@ -42,4 +42,4 @@ def adopt_stored(
 def _compared(facts: Mapping[str, str]) -> Mapping[str, str]:
     # Which numbers of tokens matter, and what compiles, is the server's to say, not of one who only
     # looks.
-    return {name: text for name, text in facts.items() if name not in (SIZES, COMPILER)}
+    return {name: text for name, text in facts.items() if name not in (SIZES, ENDS, COMPILER)}

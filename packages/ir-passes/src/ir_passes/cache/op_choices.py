@@ -25,7 +25,8 @@ class OpChoices:
         ops: for each op its providers in the order in which they are asked, native last, each with
             the reason why it cannot run here ("" if it can) and its own factors.
         files: digests and versions of all that these import, by factor.
-        tuned: for each op that timing changed, the provider preferred by signature of calls.
+        tuned: for each op that timing changed, the provider preferred by signature of calls; where
+            it goes by rows, the ranges with theirs.
     """
 
     declared: Mapping[str, Mapping[str, str]]

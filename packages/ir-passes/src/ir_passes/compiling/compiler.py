@@ -9,20 +9,26 @@ from time import perf_counter
 
 import sympy
 
+from ir_passes.backends.base import GraphForm
 from ir_passes.base import PassContext, SizeRange
 from ir_passes.compiling.copies import copy_module
 from ir_passes.compiling.dump import describe_range, dump_program
 from ir_passes.compiling.program import RangeProgram
 from ir_passes.compiling.recipe import Recipe
 from ir_passes.compiling.units import Unit, compile_piece
+from ir_passes.lowering.ranged_choices import ranged_providers
 from ir_passes.programs.progress import Progress, no_progress
 from ir_passes.runner import RunOptions, run_pipeline
 from ir_passes.shape_guard import ShapeGuard
-from ir_passes.splitting.split import split_graph
+from ir_passes.splitting.split import Piece, split_graph
 from ir_passes.splitting.structure import structure_of
 from ir_passes.tracing.whole_graph import WholeGraph
 
 _logger = logging.getLogger("ir_passes.compiler")
+
+
+_Key = tuple[str, int | None, tuple[str, ...]]
+"""A piece's structure, its token count if that is fixed, and what timing chose by the range."""
 
 
 class Compiler:
@@ -44,7 +50,7 @@ class Compiler:
         self._tokens = tokens
         self._recipe = recipe
         self._progress = progress
-        self._units: dict[tuple[str, int | None], Unit] = {}
+        self._units: dict[_Key, Unit] = {}
         self.seconds: dict[str, float] = {"passes": 0.0, "pieces": 0.0}
 
     def compile(self, sizes: SizeRange, label: str = "") -> RangeProgram:
@@ -53,6 +59,11 @@ class Compiler:
         Raises:
             PassError, SplitError, LoweringError, BackendError: what failed, and where.
         """
+        known = dict.fromkeys(self._tokens, (sizes.first, sizes.last))
+        with self._recipe.dialect.registry.priorities.within_sizes(known):
+            return self._compile(sizes, label)
+
+    def _compile(self, sizes: SizeRange, label: str) -> RangeProgram:
         recipe = self._recipe
         started = perf_counter()
         module = copy_module(self._whole.module)
@@ -71,7 +82,7 @@ class Compiler:
         units: dict[str, Unit] = {}
         for done, piece in enumerate(split.pieces):
             self._progress(f"token counts {sizes}", done, len(split.pieces))
-            key = (structure_of(piece, recipe.dialect), sizes.first if static else None)
+            key = self._key(piece, sizes.first if static else None)
             if key not in self._units:
                 self._units[key] = compile_piece(
                     piece, recipe.backend, recipe.dialect, served, static, recipe.options
@@ -98,6 +109,12 @@ class Compiler:
             found += [guard for each in program.passes.passes for guard in each.guards]
         found += [guard for unit in self._units.values() for guard in unit.guards]
         return tuple(dict.fromkeys(found))
+
+    def _key(self, piece: Piece, size: int | None) -> _Key:
+        dialect, form = self._recipe.dialect, self._recipe.backend.form
+        is_lowered = form is GraphForm.LOWERED  # other forms ask for the choice when they run
+        chosen = ranged_providers(piece.module.graph, dialect) if is_lowered else ()
+        return structure_of(piece, dialect), size, chosen
 
     def _static_values(self, sizes: SizeRange) -> Mapping[sympy.Symbol, int]:
         if sizes.first != sizes.last:

@@ -117,6 +117,7 @@ class Session:
         for entry in self._recipe.pipeline:
             if entry.is_enabled:
                 endpoints |= {*entry.step.endpoints()}
+        endpoints |= {*self._recipe.dialect.registry.priorities.row_ends()}
         limit = self._limits.get(TOKENS)
         beyond = [each for each in self._config.compile_sizes if limit and each > limit]
         if beyond:

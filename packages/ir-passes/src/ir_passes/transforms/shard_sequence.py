@@ -49,6 +49,7 @@ class ShardSequence(Pass):
 
     name = "shard_sequence"
     option = "enable_sp"
+    keeps_rows = False
 
     axis: str = "tp"
     min_tokens: int = 1

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+import ir_core as ir
 from ir_passes.config import CompilationConfig
 from ir_passes.errors import CaptureError
 from serve_shim.compilation.capture_counters import CaptureCounters
 from serve_shim.compilation.graph_table import GraphTable
+from serve_shim.compilation.range_ends import padded_size
 from serve_shim.engine.config import EngineConfig
 from serve_shim.engine.step_memory import StepInputs
 from serve_shim.models.attention_step import AttentionStep
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from ir_passes import CompiledModel, CompileReport
     from ir_passes.capture.runner import CaptureRunner
     from serve_shim.compilation.capture import CapturedSteps
-    from serve_shim.compilation.taped import TapedSteps
+    from serve_shim.compilation.tapes import Tapes
 
 logger = logging.getLogger(__name__)
 
@@ -115,20 +117,20 @@ class CompilableModel:
 
         self._forward = forward
 
-    def tape(self, num_tokens: int, buffers: StepInputs) -> "TapedSteps":
-        """Run steps of up to `num_tokens` tokens from a tape, until other caches are bound.
+    def tape(self, num_tokens: int, buffers: StepInputs) -> "Tapes":
+        """Run steps of up to `num_tokens` tokens from tapes, until other caches are bound.
 
         `buffers` are the engine's, in which every later step lies. Raises `TapeError` where no tape
         holds what the model computes; steps then run as before.
         """
         from ir_kernels.tape import TapeError  # noqa: PLC0415
-        from serve_shim.compilation.taped import TapedSteps  # noqa: PLC0415
+        from serve_shim.compilation.tapes import Tapes  # noqa: PLC0415
 
         if self._compiled is None:
             raise TapeError("only a compiled model can be recorded, and this one is not")
-        taped = TapedSteps(self._compiled, buffers, self._caches, num_tokens)
-        self._forward = taped
-        return taped
+        tapes = Tapes(self._compiled, buffers, self._caches, num_tokens)
+        self._forward = tapes
+        return tapes
 
     def capture(
         self, table: GraphTable, buffers: StepInputs, progress: Callable[[int, int], None]
@@ -142,6 +144,7 @@ class CompilableModel:
 
         if self._compiled is None:
             raise CaptureError("Only a compiled model can be captured, and this one is not.")
+        _refuse_parted(table.sizes)
         runner = _runner(buffers.input_ids.device)
         captured = CapturedSteps(self._compiled, buffers, table, runner)
         captured.capture(progress)
@@ -156,6 +159,20 @@ class CompilableModel:
             counters.num_bytes,
         )
         return counters
+
+
+def _refuse_parted(sizes: Sequence[int]) -> None:
+    """Raise CaptureError where timing chose otherwise for a step than for its captured size.
+
+    What a server times fits its own sizes; another model's choices, in this process, may not.
+    """
+    for end in ir.registry().priorities.row_ends():
+        padded = padded_size(end, sizes)
+        if padded != end:
+            raise CaptureError(
+                f"Steps of {end} tokens would run at size {padded}, and timing chose for up to "
+                f"{end} rows by themselves; capture {end} too, or turn `autotune` off."
+            )
 
 
 def _runner(device: torch.device) -> "CaptureRunner":

@@ -40,9 +40,7 @@ class TapedSteps:
         self._addresses = _addresses(buffers.input_ids, buffers.positions, buffers.attention)
         self._program = model.program_for(num_tokens)
         self._tape, self._hidden = self._record(buffers.first(num_tokens, num_tokens))
-        self._first = 1
-        while model.program_for(self._first) is not self._program:
-            self._first += 1  # fewer tokens have a program of their own
+        self._first = fewest_tokens(model, num_tokens)
         self._prove(buffers, caches)
 
     @property
@@ -118,6 +116,12 @@ class TapedSteps:
             for cache in caches:
                 cache[:num_requests] = 0
         return torch.stack(hidden)
+
+
+def fewest_tokens(model: CompiledModel, num_tokens: int) -> int:
+    """The fewest tokens whose program is that of `num_tokens`; fewer have one of their own."""
+    program = model.program_for(num_tokens)
+    return next(each for each in range(1, num_tokens + 1) if model.program_for(each) is program)
 
 
 def _tensors(buffers: StepInputs) -> tuple[Tensor, ...]:

@@ -12,6 +12,7 @@ import torch
 import ir_core as ir
 from ir_passes.config import AutotuneMode, CacheMode, CompilationConfig
 from serve_shim.compilation.plan import plan_compilation
+from serve_shim.compilation.range_ends import blocked_ends
 from serve_shim.compilation.self_check import prompt_step
 from serve_shim.engine.config import EngineConfig
 from serve_shim.models.causal_lm import CausalLM
@@ -68,13 +69,15 @@ def plan_tuning(
     if file is None and config.autotune is AutotuneMode.CACHED:
         logger.warning("Nothing is autotuned: it was to come from the cache, and there is none")
         return None
+    weights = _weights(bounds)
     is_fused = plan_compilation(settings).execution_mode == "inductor"
     plan = TuningPlan(
-        _weights(bounds),
+        weights,
         is_fused=is_fused,
         is_timed=config.autotune is AutotuneMode.ON,
         is_stored=cache_mode is CacheMode.RW,
         compiler=SingleCalls(config) if is_fused else None,
+        blocked=blocked_ends(weights, settings, bounds),
     )
 
     def step(num_tokens: int) -> None:
@@ -88,12 +91,15 @@ def log_tuning(report: "TuningReport") -> None:
     """Say what was found out, and what of it changes which implementation calls get."""
     for remark in report.remarks:
         logger.info("Autotuning: %s", remark)
+    for each in report.choices:
+        if each.remark:
+            logger.info("Autotuning: %s(%s): %s", each.op, each.signature, each.remark)
     for each in report.changed:
         logger.info(
             "Autotuned %s(%s): %s instead of %s (%s)",
             each.op,
             each.signature,
-            each.provider,
+            each.winners,
             each.default,
             each.to_text(),
         )

@@ -132,15 +132,18 @@ class WorkerStart:
     def tape(self, num_tokens: int, buffers: StepInputs) -> None:
         """Run small steps in `buffers` from a tape, or log why they cannot be."""
         try:
-            taped = self._model.tape(num_tokens, buffers)
+            tapes = self._model.tape(num_tokens, buffers)
         except TapeError as error:
             logger.info("No step runs from a tape: %s", error)
             return
-        first, last = taped.sizes
-        logger.info(
-            "Steps of %d to %d tokens run from a tape of %d kernels; it holds %d bytes",
-            *(first, last, taped.num_kernels, taped.num_bytes),
-        )
+        for (first, last), error in tapes.untaped.items():
+            logger.info("Steps of %d to %d tokens run from no tape: %s", first, last, error)
+        for taped in tapes.taped:
+            first, last = taped.sizes
+            logger.info(
+                "Steps of %d to %d tokens run from a tape of %d kernels; it holds %d bytes",
+                *(first, last, taped.num_kernels, taped.num_bytes),
+            )
 
 
 def _reasons(miss: CacheMissError) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ class RankTuning:
         """Put the choices in force on this rank."""
         report = None if self._session is None else self._session.adopt()
         in_force = ir.registry().priorities.tuned.values()
-        facts = {f"choice for {_name(each.op, each.signature)}": each.provider for each in in_force}
+        facts = {f"choice for {_name(each.op, each.signature)}": each.winners for each in in_force}
         return Adopted(facts, report)
 
 

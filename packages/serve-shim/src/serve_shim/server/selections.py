@@ -24,7 +24,12 @@ def tuned_choices() -> list[dict[str, Any]]:
             "op": each.op,
             "signature": each.signature,
             "default": each.default,
-            "provider": each.provider,
+            "provider": each.winners,
+            "ranges": [
+                {"first": part.first, "last": part.last, "provider": part.provider}
+                for part in each.ranges
+            ],
+            "remark": each.remark,
             "microseconds": _microseconds(each.timings),
             "microseconds_as_written": _microseconds(each.as_written),
             "rejections": [
