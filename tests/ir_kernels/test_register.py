@@ -102,8 +102,8 @@ def test_the_librarys_bytes_are_in_the_fingerprint(registry: ir.Registry) -> Non
     assert any("ir_kernels_c.so" in name for name, _ in fingerprint.factors)
 
 
-# Those that `make check-ops`, which has bfloat16, leaves out. Rows one by one are hundreds of thousands
-# of calls, which another load on the cores makes slow.
+# `make check-ops` has bfloat16. Rows one by one are hundreds of thousands of calls, which another
+# load on the cores makes slow.
 @pytest.mark.timeout(400)
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(("name", "provider"), implementations(CONFORMING_OPS))
