@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from tuned_table import forget, own_table
 
 import ir_core as ir
 import ir_passes
 from ir_core.autotuning.ranges import LaterRange
 from ir_core.autotuning.signature import signature_of
-from ir_core.autotuning.table import TunedChoice, TunedTable
+from ir_core.autotuning.table import TunedChoice
 from ir_passes.config import CompilationConfig, DynamicShapesType
 from ir_passes.errors import LoweringError
 from ir_passes.programs.compiled_model import CompiledModel
@@ -52,17 +53,9 @@ class Doubled(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def _own_table(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    """What is tuned here is in force in no other test."""
-    forget(monkeypatch)
-    yield
-    monkeypatch.undo()
-    ir.registry().forget_choices()
-
-
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ir.registry().priorities, "_tuned", TunedTable())
-    ir.registry().forget_choices()
+def _own_table() -> Generator[None]:
+    with own_table():
+        yield
 
 
 def adopt(end: int = END, small: str = SMALL, large: str = LARGE) -> None:

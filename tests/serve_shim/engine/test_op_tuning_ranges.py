@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from tiny_checkpoints import make_model
-from tuned_starts import forget, settings
+from tuned_starts import settings
+from tuned_table import forget, own_table
 
 import ir_core as ir
 from ir_core.autotuning import session, tuner
@@ -29,12 +30,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _own_table(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    """What is tuned here is in force in no other test."""
-    forget(monkeypatch)
-    yield
-    monkeypatch.undo()
-    ir.registry().forget_choices()
+def _own_table() -> Generator[None]:
+    with own_table():
+        yield
 
 
 def start(*given: Any, **config: Any) -> EngineParts:

@@ -21,10 +21,11 @@ _TRIAL_REQUESTS = 3
 
 
 class TapedSteps:
-    """Runs steps of up to `num_tokens` tokens from a tape, others as compiled; the same numbers.
+    """Runs steps from the tape of one program, that of `num_tokens` tokens; the same numbers.
 
-    Steps must lie in `buffers`, the engine's; a result is valid until the next call. `caches` are
-    the model's, and nobody uses their first blocks yet.
+    Steps have as many tokens as `sizes` says and lie in `buffers`, the engine's; those elsewhere
+    run as the program. A result is valid until the next call. `caches` are the model's, and nobody
+    uses their first blocks yet.
 
     Raises `TapeError` where the program computes what no tape holds, or a replay gave other bits.
     """
@@ -36,7 +37,6 @@ class TapedSteps:
         caches: Sequence[Tensor],
         num_tokens: int,
     ) -> None:
-        self._model = model
         self._addresses = _addresses(buffers.input_ids, buffers.positions, buffers.attention)
         self._program = model.program_for(num_tokens)
         self._tape, self._hidden = self._record(buffers.first(num_tokens, num_tokens))
@@ -60,13 +60,10 @@ class TapedSteps:
 
     def __call__(self, input_ids: Tensor, positions: Tensor, step: AttentionStep) -> Tensor:
         """Hidden states [T, hidden] of a step of T tokens."""
-        num_tokens = len(input_ids)
-        if not self._first <= num_tokens <= self._tape.num_tokens:
-            hidden: Tensor = self._model.program_for(num_tokens)(input_ids, positions, step)
-            return hidden
         if _addresses(input_ids, positions, step) != self._addresses:
             # Not the engine's own step: a comparison with the eager model, for example.
             return self._program(input_ids, positions, step)
+        num_tokens = len(input_ids)
         self._tape.replay(num_tokens, len(step.seq_lens))
         return self._hidden[:num_tokens]
 
