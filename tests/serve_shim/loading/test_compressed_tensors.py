@@ -24,7 +24,7 @@ from serve_shim.loading.quantization import choose_forms
 from serve_shim.loading.weights import check_tensors, load_weights
 from serve_shim.models import CausalLM, Shard
 from serve_shim.models.matrix import Matrix
-from serve_shim.models.parameters import MATRICES
+from serve_shim.models.parameters import ParameterMaker
 from serve_shim.models.shard import WHOLE
 from serve_shim.models.span import Span
 from serve_shim.models.weight_form import DENSE, W8A8, WeightForm
@@ -408,7 +408,7 @@ def test_any_part_on_bounds_of_groups_is_read(
     dense = torch.empty(17, 256)
     checkpoint.read_into(slot, DENSE, [dense])
     assert torch.equal(dense, values[3:20, 256:])
-    matrix = MATRICES[form.kind](256, 17, form=form, dtype=torch.float32)
+    matrix = ParameterMaker(torch.float32, forms={"q": form}).matrix("q", 256, 17)
     checkpoint.read_into(slot, form, matrix.stored_rows(0, 17))
     # Each row of the identity has one scale, which rounds 1 to itself but for the last bits.
     torch.testing.assert_close(matrix(torch.eye(256)).T, values[3:20, 256:], atol=0, rtol=1e-6)

@@ -1,11 +1,11 @@
 """Owns the size and the memory of the KV cache; refuses to know who uses which block."""
 
-import mmap
 from dataclasses import dataclass
 
 import torch
 
 from serve_shim.errors import SettingsError
+from serve_shim.huge_pages import HugePages
 
 DEFAULT_BYTES = 2**30
 """What the cache takes by default; more only where one context does not fit into it."""
@@ -71,24 +71,16 @@ def check_size(layout: CacheLayout, num_blocks: int, available_bytes: int) -> No
 def allocate_caches(layout: CacheLayout, num_blocks: int) -> list[torch.Tensor]:
     """One zeroed tensor [num_blocks, 2, num_kv_heads, block_size, head_dim] per layer.
 
-    The memory is mapped, page-aligned and touched only as blocks are first written. It must be
-    zero: what attention masks out is multiplied by zero, which a stray NaN would survive.
+    The memory is touched only as blocks are first written, a huge page at a time. It must be zero:
+    what attention masks out is multiplied by zero, which a stray NaN would survive.
     Raises `SettingsError` where the system does not give that much.
     """
     shape = (num_blocks, 2, layout.num_kv_heads, layout.block_size, layout.head_dim)
     per_layer = num_blocks * layout.bytes_per_block // layout.num_layers
     try:
-        return [
-            torch.frombuffer(_map(per_layer), dtype=layout.dtype).view(shape)
-            for _ in range(layout.num_layers)
-        ]
+        return [HugePages(per_layer).tensor(shape, layout.dtype) for _ in range(layout.num_layers)]
     except (OSError, OverflowError, RuntimeError) as error:
         raise SettingsError(
             f"the KV cache's {num_blocks * layout.bytes_per_block} bytes cannot be allocated "
             f"({error}); lower `num_blocks` or `kv_cache_memory_bytes`"
         ) from error
-
-
-def _map(num_bytes: int) -> mmap.mmap:
-    # Private: the pages of shared memory cost a quarter more when they are first touched.
-    return mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

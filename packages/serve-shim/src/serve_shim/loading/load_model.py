@@ -19,6 +19,7 @@ from serve_shim.loading.weights import Progress, check_tensors, load_weights
 from serve_shim.models.causal_lm import CausalLM
 from serve_shim.models.model_config import ModelConfig
 from serve_shim.models.shard import WHOLE, Shard
+from serve_shim.models.weight_memory import WeightMemory
 from serve_shim.models.weight_slots import separate_head_slot, weight_slots
 from serve_shim.tokenization.hf_tokenizer import hf_tokenizer
 from serve_shim.tokenization.tokenizer import Tokenizer
@@ -87,11 +88,12 @@ def load_model(
     opened = time.perf_counter()
     dtype, dtype_reason = _choose_dtype(dtype, checkpoint.config, is_quantised(slots, checkpoint))
     choice = choose_forms(quantization, dtype, slots, checkpoint)
+    memory = WeightMemory(device)
     with torch.inference_mode(False):
         model = CausalLM(
             checkpoint.config,
             dtype=dtype,
-            device=device,
+            memory=memory,
             forms=choice.forms,
             max_positions=max_positions,
             shard=shard,
@@ -120,6 +122,7 @@ def load_model(
             **report_weights(dtype, dtype_reason, quantization, choice, layouts),
             "tensors": len(slots),
             "bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
+            "huge_page_bytes": memory.huge_bytes(),
             "bytes_read": checkpoint.bytes_read,
             "open_s": opened - started,
             "weights_s": loaded - opened,

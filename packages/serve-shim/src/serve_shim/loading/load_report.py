@@ -46,10 +46,15 @@ def describe_weights(report: Mapping[str, object]) -> str:
         f"quantization {report['quantization']} ({report['quantization_reason']}): "
         + _counts(report["forms"]),
         _counts(report["kernels"]),
+        f"{_mib(report['bytes'])} MiB, {_mib(report['huge_page_bytes'])} MiB of it in huge pages",
     ]
     if report["expanded"]:
         parts.append(f"expanded: {_counts(report['expanded'])}")
     return "; ".join(parts)
+
+
+def _mib(num_bytes: object) -> int:
+    return num_bytes // 2**20 if isinstance(num_bytes, int) else 0
 
 
 def _counts(counts: object) -> str:

@@ -40,7 +40,7 @@ class Attention(nn.Module):
             self.q_norm = RmsNorm(size, config.rms_norm_eps, make)
             self.k_norm = RmsNorm(size, config.rms_norm_eps, make)
         self.register_buffer("cos_sin", cos_sin, persistent=False)
-        unbound = torch.empty(0, dtype=make.dtype, device=make.device)
+        unbound = torch.empty(0, dtype=make.dtype, device=make.memory.device)
         self.register_buffer("kv_cache", unbound, persistent=False)
 
     def forward(self, x: Tensor, positions: Tensor, step: AttentionStep) -> Tensor:

@@ -19,6 +19,7 @@ from serve_shim.models.shard import WHOLE, Shard
 from serve_shim.models.sharding import plan_sharding
 from serve_shim.models.vocabulary import embed_shard, join_logits
 from serve_shim.models.weight_form import WeightForm
+from serve_shim.models.weight_memory import WeightMemory
 
 
 class CausalLM(nn.Module):
@@ -42,7 +43,7 @@ class CausalLM(nn.Module):
         config: ModelConfig,
         *,
         dtype: torch.dtype,
-        device: torch.device | None = None,
+        memory: WeightMemory | None = None,
         forms: Mapping[str, WeightForm] | None = None,
         max_positions: int | None = None,
         shard: Shard = WHOLE,
@@ -52,9 +53,10 @@ class CausalLM(nn.Module):
         whole_sums = not shard.is_whole and ir.registry().is_batch_invariant()
         self.plan = plan = plan_sharding(config, shard, forms, whole_sums)
         self.is_sharded = not shard.is_whole
-        make = ParameterMaker(dtype, device, forms or {})
+        memory = WeightMemory() if memory is None else memory
+        make = ParameterMaker(dtype, memory, forms or {})
         num_positions = min(config.max_positions, max_positions or config.max_positions)
-        cos_sin = build_cos_sin_cache(config.rope, config.head_dim, num_positions, device)
+        cos_sin = build_cos_sin_cache(config.rope, config.head_dim, num_positions, memory.device)
         vocab, hidden = plan.vocab.width, config.hidden_size
         self.num_ids = vocab
         is_shared = config.tie_word_embeddings and "lm_head" not in make.forms
@@ -68,7 +70,7 @@ class CausalLM(nn.Module):
         self.lm_head = self.embedding if is_shared else make.matrix("lm_head", hidden, vocab)
         if self.is_sharded:
             # Not a number in the code, which is then the same on all ranks.
-            first_id = torch.tensor([plan.vocab.start], dtype=torch.int64, device=device)
+            first_id = torch.tensor([plan.vocab.start], dtype=torch.int64, device=memory.device)
             self.register_buffer("first_id", first_id, persistent=False)
 
     @property

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import ir_core as ir
 from serve_shim.models.weight_form import WeightForm
+from serve_shim.models.weight_memory import WeightMemory
 
 
 class MatrixUse(Flag):
@@ -20,11 +21,6 @@ class MatrixUse(Flag):
 
     PRODUCT = auto()
     LOOKUP = auto()
-
-
-def frozen(*shape: int, dtype: torch.dtype, device: torch.device | None) -> nn.Parameter:
-    """Return an uninitialised parameter that never requires a gradient."""
-    return nn.Parameter(torch.empty(*shape, dtype=dtype, device=device), requires_grad=False)
 
 
 class Row(NamedTuple):
@@ -52,7 +48,7 @@ class Matrix(nn.Module, ABC):
         *,
         form: WeightForm,
         dtype: torch.dtype,
-        device: torch.device | None = None,
+        memory: WeightMemory,
         bias: bool = False,
         use: MatrixUse = MatrixUse.PRODUCT,
     ) -> None:
@@ -64,8 +60,8 @@ class Matrix(nn.Module, ABC):
         self.in_features, self.form, self.dtype, self.use = in_features, form, dtype, use
         self.layout = "plain"
         for name, row in self._rows().items():
-            self.register_parameter(name, row and _uninitialised(out_features, row, device))
-        added = frozen(out_features, dtype=dtype, device=device) if bias else None
+            self.register_parameter(name, row and _uninitialised(out_features, row, memory))
+        added = memory.parameter(out_features, dtype=dtype) if bias else None
         self.register_parameter("bias", added)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -210,6 +206,6 @@ class W8A8Matrix(Matrix):
         return integers, x_scale, weight, weight_scale, x.dtype, held["bias"], self.layout
 
 
-def _uninitialised(num_rows: int, row: Row, device: torch.device | None) -> nn.Parameter:
+def _uninitialised(num_rows: int, row: Row, memory: WeightMemory) -> nn.Parameter:
     shape = (num_rows,) if row.columns is None else (num_rows, row.columns)
-    return frozen(*shape, dtype=row.dtype, device=device)
+    return memory.parameter(*shape, dtype=row.dtype)

@@ -1,4 +1,4 @@
-"""Owns how a model's parameters are made: dtype, device and the form of each matrix.
+"""Owns how a model's parameters are made: dtype, memory and the form of each matrix.
 
 Refuses to know a family or a checkpoint.
 """
@@ -16,9 +16,9 @@ from serve_shim.models.matrix import (
     W4A16Matrix,
     W8A8Matrix,
     W8A16Matrix,
-    frozen,
 )
 from serve_shim.models.weight_form import DENSE, WeightForm
+from serve_shim.models.weight_memory import WeightMemory
 
 MATRICES: Mapping[str, type[Matrix]] = {
     "dense": DenseMatrix,
@@ -31,13 +31,13 @@ MATRICES: Mapping[str, type[Matrix]] = {
 
 @dataclass(frozen=True, slots=True)
 class ParameterMaker:
-    """Makes parameters of the module at `path`: activations of `dtype`, on `device`.
+    """Makes parameters of the module at `path`: activations of `dtype`, weights in `memory`.
 
     `forms` holds the form of each matrix that is not dense, by its path in the model.
     """
 
     dtype: torch.dtype
-    device: torch.device | None = None
+    memory: WeightMemory = field(default_factory=WeightMemory)
     forms: Mapping[str, WeightForm] = field(default_factory=dict[str, WeightForm])
     path: str = ""
 
@@ -61,11 +61,11 @@ class ParameterMaker:
             out_features,
             form=form,
             dtype=self.dtype,
-            device=self.device,
+            memory=self.memory,
             bias=bias,
             use=use,
         )
 
     def vector(self, size: int) -> nn.Parameter:
         """A vector of the activations' dtype, such as a norm's weight."""
-        return frozen(size, dtype=self.dtype, device=self.device)
+        return self.memory.parameter(size, dtype=self.dtype)
