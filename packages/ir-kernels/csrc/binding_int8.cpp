@@ -104,7 +104,7 @@ Tensor linear_w8a8_panels(const Tensor& x, const Tensor& x_scale, const Tensor& 
     Int8Args own = args;
     own.num_tokens = rows;
     if (rows > 0 && own.num_outputs > 0) multiply(own);
-  });
+  }, &words);
   return out;
 }
 

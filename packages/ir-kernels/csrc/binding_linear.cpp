@@ -144,7 +144,7 @@ Tensor linear_panels(const Tensor& x, const Tensor& weight, const std::optional<
     LinearArgs own = args;
     own.num_tokens = rows;
     run_linear(own);
-  });
+  }, &weight);
   return out;
 }
 

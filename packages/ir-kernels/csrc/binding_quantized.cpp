@@ -136,7 +136,7 @@ Tensor linear(const Tensor& x, const QuantizedWeights& weights, int bits, int64_
     QuantizedArgs own = args;
     own.num_tokens = rows;
     if (rows > 0 && own.num_outputs > 0) multiply(own);
-  });
+  }, &weights.weight);
   return out;
 }
 

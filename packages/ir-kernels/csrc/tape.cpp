@@ -89,21 +89,28 @@ Tape* Tape::recorded() { return recording; }
 
 void Tape::record(Tape* tape) { recording = tape; }
 
-void Tape::add(std::initializer_list<const Tensor*> tensors, Step step) {
+void Tape::add(std::initializer_list<const Tensor*> tensors, Step step, const Tensor* weight) {
   for (const Tensor* tensor : tensors)
     if (!memory_->has(tensor->data_ptr())) kept_.push_back(*tensor);
-  steps_.push_back(std::move(step));
+  if (weight != nullptr) {
+    const Stream stream = {static_cast<const char*>(weight->data_ptr()),
+                       weight->numel() * static_cast<int64_t>(weight->element_size())};
+    for (; num_announced_ < steps_.size(); ++num_announced_) steps_[num_announced_].ahead = stream;
+  }
+  steps_.push_back({std::move(step), {}});
 }
 
 void Tape::add_rows(std::initializer_list<const Tensor*> tensors, int64_t rows,
-                    std::function<void(int64_t rows)> work) {
+                    std::function<void(int64_t rows)> work, const Tensor* weight) {
   if (rows % tokens_ != 0)
     return refuse("it works on " + std::to_string(rows) +
                   " rows, which are not as many for each of " + std::to_string(tokens_) + " tokens");
   const int64_t rows_of_token = rows / tokens_;
-  add(tensors, [rows_of_token, work = std::move(work)](int64_t tokens, int64_t) {
-    work(tokens * rows_of_token);
-  });
+  add(tensors,
+      [rows_of_token, work = std::move(work)](int64_t tokens, int64_t) {
+        work(tokens * rows_of_token);
+      },
+      weight);
 }
 
 void Tape::refuse(const std::string& reason) {
@@ -112,7 +119,11 @@ void Tape::refuse(const std::string& reason) {
 
 void Tape::replay(int64_t tokens, int64_t requests) const {
   Team::gather([&] {
-    for (const Step& step : steps_) step(tokens, requests);
+    Team* const team = Team::current();
+    for (const Kept& kept : steps_) {
+      if (team != nullptr) team->announce(kept.ahead);
+      kept.step(tokens, requests);
+    }
   });
 }
 

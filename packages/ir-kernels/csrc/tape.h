@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "team.h"
 #include "thread_buffer.h"
 
 namespace ir_kernels {
@@ -53,10 +54,11 @@ class Tape {
   static Tape* recorded();
   static void record(Tape* tape);
 
-  void add(std::initializer_list<const Tensor*> tensors, Step step);
+  // `weight` is what the step reads once, if there is such a tensor.
+  void add(std::initializer_list<const Tensor*> tensors, Step step, const Tensor* weight = nullptr);
   // `work` runs on rows; the recorded call had `rows` of them, as many for each token.
   void add_rows(std::initializer_list<const Tensor*> tensors, int64_t rows,
-                std::function<void(int64_t rows)> work);
+                std::function<void(int64_t rows)> work, const Tensor* weight = nullptr);
   // Makes the tape useless; it keeps the first reason.
   void refuse(const std::string& reason);
 
@@ -68,9 +70,15 @@ class Tape {
   TapeMemory& memory() { return *memory_; }
 
  private:
+  struct Kept {
+    Step step;
+    Stream ahead;  // the weight of the next step that has one
+  };
+
   const int64_t tokens_;
   std::string refusal_;
-  std::vector<Step> steps_;
+  std::vector<Kept> steps_;
+  size_t num_announced_ = 0;  // steps whose `ahead` is known
   std::vector<Tensor> kept_;  // what lies in nobody's but torch's memory
   std::shared_ptr<TapeMemory> memory_ = std::make_shared<TapeMemory>();
 };
@@ -78,8 +86,9 @@ class Tape {
 // Calls work(rows), or leaves that to the tape that is recorded. `work` owns what it needs, finds
 // all else through pointers into `tensors`, and is right for any smaller number of rows.
 template <class Work>
-void perform(int64_t rows, std::initializer_list<const Tensor*> tensors, const Work& work) {
-  if (Tape* const tape = Tape::recorded()) return tape->add_rows(tensors, rows, work);
+void perform(int64_t rows, std::initializer_list<const Tensor*> tensors, const Work& work,
+             const Tensor* weight = nullptr) {
+  if (Tape* const tape = Tape::recorded()) return tape->add_rows(tensors, rows, work, weight);
   work(rows);
 }
 

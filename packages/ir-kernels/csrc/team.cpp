@@ -29,7 +29,49 @@ void relax(int& turns) {
 #endif
 }
 
+constexpr Stream kNothing;
+
+constexpr int64_t kLine = 64;
+// What a member fetches before it looks for work again.
+constexpr int64_t kChunk = 8 * kLine;
+// What it fetches of one kernel's part, at most: it has to stay in a cache of its own.
+constexpr int64_t kMostChunks = (64 << 10) / kChunk;
+
+// Fetches the beginnings of the parts that the members of a team will read of a stream: that of this
+// one, and of the leader's, who has no time to, this one's share.
+class Fetcher {
+ public:
+  Fetcher(int64_t member, int64_t team) : member_(member), team_(team) {}
+
+  // The next chunk of `stream`; false when enough is fetched.
+  bool fetch(const Stream& stream) {
+    if (&stream != stream_) {
+      stream_ = &stream;
+      num_chunks_ = 0;
+    }
+    const int64_t part = stream.size / team_;
+    if (num_chunks_ >= kMostChunks || num_chunks_ * kChunk >= part) return false;
+    const int64_t at = num_chunks_ * kChunk;
+    fetch_chunk(stream.data + member_ * part + at);
+    if (num_chunks_ % (team_ - 1) == member_ - 1) fetch_chunk(stream.data + at);
+    ++num_chunks_;
+    return true;
+  }
+
+ private:
+  static void fetch_chunk(const char* data) {
+    for (int64_t i = 0; i < kChunk; i += kLine) __builtin_prefetch(data + i, 0, 2);
+  }
+
+  const int64_t member_;
+  const int64_t team_;
+  const Stream* stream_ = nullptr;
+  int64_t num_chunks_ = 0;
+};
+
 }  // namespace
+
+Team::Team(int64_t size) : size_(size), ahead_(&kNothing) {}
 
 Team* Team::current() { return led; }
 
@@ -40,7 +82,7 @@ void Team::gather(const std::function<void()>& lead) {
   std::exception_ptr error;
   // The calling thread has the first part. Others may come late, or never: nothing waits for them.
   torch::stable::parallel_for(0, threads, 1, [&](int64_t begin, int64_t) {
-    if (begin > 0) return team.help();
+    if (begin > 0) return team.help(begin);
     led = &team;
     try {
       lead();
@@ -71,11 +113,12 @@ void Team::run(Work work, int64_t grain) {
   if (has_error_.exchange(false)) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void Team::help() {
+void Team::help(int64_t member) {
+  Fetcher fetcher(member, size_);
   for (int turns = 0; !is_over_.load(std::memory_order_acquire);) {
     if (take_part())
       turns = 0;
-    else
+    else if (!fetcher.fetch(*ahead_.load(std::memory_order_acquire)))
       relax(turns);
   }
 }

@@ -10,6 +10,12 @@
 
 namespace ir_kernels {
 
+// Bytes that will be read once, from memory.
+struct Stream {
+  const char* data = nullptr;
+  int64_t size = 0;
+};
+
 // A parallel region of the thread library costs some microseconds, to wake the others and to wait
 // for them. Members of a team spin between two shares of work, and take some hundred nanoseconds.
 class Team {
@@ -21,6 +27,9 @@ class Team {
   static Team* current();
 
   int64_t size() const { return size_; }
+
+  // What a later kernel reads, which members without work fetch; it outlives the team.
+  void announce(const Stream& ahead) { ahead_.store(&ahead, std::memory_order_release); }
 
   // Calls body(first, last) on parts of [begin, end), each of at least `grain`, and returns when
   // all are done. A member that is late takes none: the others do its part.
@@ -42,10 +51,10 @@ class Team {
     int64_t part;  // elements of each call, but the last
   };
 
-  explicit Team(int64_t size) : size_(size) {}
+  explicit Team(int64_t size);
 
   void run(Work work, int64_t grain);
-  void help();
+  void help(int64_t member);
   bool take_part();
 
   const int64_t size_;
@@ -56,6 +65,7 @@ class Team {
   // taken a part, and the work stays what it is until that part is done.
   alignas(64) std::atomic<uint64_t> ticket_{0};
   std::atomic<bool> is_over_{false};
+  std::atomic<const Stream*> ahead_;
   alignas(64) std::atomic<uint64_t> num_done_{0};
 };
 
