@@ -59,6 +59,17 @@ def test_what_is_written_is_in_huge_pages() -> None:
     assert huge_bytes([memory]) - before >= 6 * _MIB  # the system may lack some
 
 
+@pytest.mark.skipif(not _gives_huge_pages(), reason="this system has no transparent huge pages")
+def test_the_first_part_can_be_left_in_small_pages() -> None:
+    memory = HugePages(8 * _MIB, small_bytes=4 * _MIB)
+    before = huge_bytes([memory])
+    memory.tensor((4 * _MIB,), torch.uint8).fill_(1)
+    assert huge_bytes([memory]) == before
+    memory.tensor((4 * _MIB,), torch.uint8, 4 * _MIB).fill_(1)
+    assert huge_bytes([memory]) - before >= 2 * _MIB
+    assert HugePages(_MIB, small_bytes=2 * _MIB).tensor((4,), torch.uint8).sum() == 0
+
+
 def test_huge_pages_of_others_are_not_counted(tmp_path: Path) -> None:
     memory = HugePages(4 * _MIB)
     start, smaps = memory.address, tmp_path / "smaps"

@@ -9,27 +9,29 @@ from pathlib import Path
 
 import torch
 
-_HUGE_PAGE = 2 << 20
+HUGE_PAGE = 2 << 20
 _SMAPS = Path("/proc/self/smaps")
 
 
 class HugePages:
     """Zeroed memory of so many bytes or a little more, touched as it is first written.
 
-    Raises `OSError` or `OverflowError` where the system does not give that much.
+    The first `small_bytes`, whole huge pages, are left in small ones, of which little is touched
+    at a time. Raises `OSError` or `OverflowError` where the system does not give that much.
     """
 
-    def __init__(self, num_bytes: int) -> None:
-        self.num_bytes = -(-num_bytes // _HUGE_PAGE) * _HUGE_PAGE
+    def __init__(self, num_bytes: int, small_bytes: int = 0) -> None:
+        self.num_bytes = -(-num_bytes // HUGE_PAGE) * HUGE_PAGE
         # Private: shared memory has other rules for huge pages, and costs more to touch.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        self._map = mmap.mmap(-1, self.num_bytes + _HUGE_PAGE, flags=flags)
-        if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
-            with suppress(OSError):  # a kernel without huge pages
-                self._map.madvise(mmap.MADV_HUGEPAGE)
+        self._map = mmap.mmap(-1, self.num_bytes + HUGE_PAGE, flags=flags)
         address = torch.frombuffer(self._map, dtype=torch.uint8).data_ptr()
-        self._start = -address % _HUGE_PAGE
+        self._start = -address % HUGE_PAGE
         self.address = address + self._start
+        num_huge = self.num_bytes - small_bytes
+        if num_huge > 0 and hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
+            with suppress(OSError):  # a kernel without huge pages
+                self._map.madvise(mmap.MADV_HUGEPAGE, self._start + small_bytes, num_huge)
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
         """A contiguous tensor from that byte on, in its own storage; keeps the memory alive."""

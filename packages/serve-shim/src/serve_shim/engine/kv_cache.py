@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from serve_shim.errors import SettingsError
-from serve_shim.huge_pages import HugePages
+from serve_shim.huge_pages import HUGE_PAGE, HugePages
 
 DEFAULT_BYTES = 2**30
 """What the cache takes by default; more only where one context does not fit into it."""
@@ -71,14 +71,18 @@ def check_size(layout: CacheLayout, num_blocks: int, available_bytes: int) -> No
 def allocate_caches(layout: CacheLayout, num_blocks: int) -> list[torch.Tensor]:
     """One zeroed tensor [num_blocks, 2, num_kv_heads, block_size, head_dim] per layer.
 
-    The memory is touched only as blocks are first written, a huge page at a time. It must be zero:
-    what attention masks out is multiplied by zero, which a stray NaN would survive.
+    The memory is touched only as blocks are first written, a huge page at a time, but for the first
+    blocks, which the warm-up writes. It must be zero: what attention masks out is multiplied by
+    zero, which a stray NaN would survive.
     Raises `SettingsError` where the system does not give that much.
     """
     shape = (num_blocks, 2, layout.num_kv_heads, layout.block_size, layout.head_dim)
     per_layer = num_blocks * layout.bytes_per_block // layout.num_layers
     try:
-        return [HugePages(per_layer).tensor(shape, layout.dtype) for _ in range(layout.num_layers)]
+        return [
+            HugePages(per_layer, small_bytes=HUGE_PAGE).tensor(shape, layout.dtype)
+            for _ in range(layout.num_layers)
+        ]
     except (OSError, OverflowError, RuntimeError) as error:
         raise SettingsError(
             f"the KV cache's {num_blocks * layout.bytes_per_block} bytes cannot be allocated "
