@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 ARGS ?=
+# Test files run at once: most tests keep one core busy, those of servers and ranks two.
+JOBS ?= 2
 OP ?= rms_norm
 
 MEMBERS := packages/ir-core packages/ir-passes packages/ir-kernels packages/serve-shim
@@ -23,7 +25,7 @@ serve: $(VENV)/.serve ## Set up if needed and start the server on the embedded m
 	$(BIN)/serve-shim $(ARGS)
 
 test: $(VENV)/.test ## Set up if needed and run the tests
-	$(BIN)/python -m pytest --junitxml reports/pytest.xml $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --junitxml reports/pytest.xml $(ARGS)
 
 test-slow: $(VENV)/.test ## Run the long soak tests
 	$(BIN)/python -m pytest -m slow --timeout 1800 $(ARGS)
