@@ -15,7 +15,10 @@ from torch.nn import functional
 
 import ir_core as ir
 from ir_core.testing import CheckDeclined, require_selected
+from serve_shim.huge_pages import HugePages
+from serve_shim.models.weight_memory import WeightMemory
 from tools.bench.contender import Case, Contender, num_copies
+from tools.bench.providers import copied_into
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 _BLOCK = 16
@@ -67,10 +70,13 @@ def _baseline(sizes: _Sizes, copies: int) -> Contender:
     heads = sizes.heads
     query = sizes.normal(sizes.requests, heads.key, heads.query // heads.key, heads.size)
     shape = (sizes.requests, heads.key, sizes.context, heads.size)
-    key, value = sizes.normal(*shape), sizes.normal(*shape)
+    keys_and_values = sizes.normal(*shape), sizes.normal(*shape)
+    memory = WeightMemory()
     calls = [
         functools.partial(
-            functional.scaled_dot_product_attention, query, key.clone(), value.clone()
+            functional.scaled_dot_product_attention,
+            query,
+            *(copied_into(memory, each) for each in keys_and_values),
         )
         for _ in range(copies)
     ]
@@ -124,7 +130,8 @@ def _arguments(sizes: _Sizes, copies: int) -> Iterator[tuple[Any, ...]]:
 def _cache(num_blocks: int, sizes: _Sizes) -> Tensor:
     """Random numbers, repeated: drawing all that a cache holds would take longer than the runs."""
     shape = (2, sizes.heads.key, _BLOCK, sizes.heads.size)
-    cache = torch.empty((num_blocks, *shape), dtype=sizes.dtype)
+    num_bytes = num_blocks * torch.Size(shape).numel() * sizes.dtype.itemsize
+    cache = HugePages(num_bytes).tensor((num_blocks, *shape), sizes.dtype)
     drawn = sizes.normal(_RANDOM_BLOCKS, *shape)
     for part in cache.split(_RANDOM_BLOCKS):
         part.copy_(drawn[: len(part)])

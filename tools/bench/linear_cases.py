@@ -13,8 +13,9 @@ from torch.nn import functional
 
 import ir_core as ir
 from ir_core.op import IrOp
+from serve_shim.models.weight_memory import WeightMemory
 from tools.bench.contender import Case, Contender, num_copies
-from tools.bench.providers import Providers
+from tools.bench.providers import Providers, copied_into
 
 _GROUP = 32
 
@@ -42,7 +43,8 @@ class _Baselines:
         weight_NK = _random(size[1], size[0], dtype)
         copies = num_copies(weight_NK.nbytes, footprint)
         self._num_bytes = weight_NK.nbytes
-        self._plain = [weight_NK.clone() for _ in range(copies)]
+        memory = WeightMemory()
+        self._plain = [copied_into(memory, weight_NK) for _ in range(copies)]
         self._packed: list[Tensor] = []
         self.declined: list[tuple[str, str]] = []
         try:

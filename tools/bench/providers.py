@@ -9,6 +9,7 @@ from torch import Tensor
 from ir_core.implementation import NATIVE, Implementation
 from ir_core.op import IrOp
 from ir_core.testing import CheckDeclined, require_selected
+from serve_shim.models.weight_memory import WeightMemory
 from tools.bench.contender import Call, Contender, num_copies
 
 
@@ -61,10 +62,20 @@ class Providers:
                 self.declined.append((name, str(declined)))
                 continue
             packed = self._op.pack(_copied(self._values), layout)
-            self._weights[name, layout] = [_copied(packed) for _ in range(self._copies)]
+            memory = WeightMemory()
+            self._weights[name, layout] = [
+                tuple(copied_into(memory, each) for each in packed) for _ in range(self._copies)
+            ]
 
     def _call(self, name: str, values: Sequence[Any]) -> Call:
         return functools.partial(self._op.implementations[name].fn, *values)
+
+
+def copied_into(memory: WeightMemory, value: Any) -> Any:
+    """A copy of a tensor where the server would have it; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    return memory.parameter(*value.shape, dtype=value.dtype).copy_(value).detach()
 
 
 def _weight_bytes(op: IrOp, values: Sequence[Any]) -> int:
