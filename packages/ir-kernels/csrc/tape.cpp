@@ -94,7 +94,7 @@ void Tape::add(std::initializer_list<const Tensor*> tensors, Step step, const Te
     if (!memory_->has(tensor->data_ptr())) kept_.push_back(*tensor);
   if (weight != nullptr) {
     const Stream stream = {static_cast<const char*>(weight->data_ptr()),
-                       weight->numel() * static_cast<int64_t>(weight->element_size())};
+                           weight->numel() * static_cast<int64_t>(weight->element_size())};
     for (; num_announced_ < steps_.size(); ++num_announced_) steps_[num_announced_].ahead = stream;
   }
   steps_.push_back({std::move(step), {}});

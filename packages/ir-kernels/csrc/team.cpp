@@ -29,24 +29,23 @@ void relax(int& turns) {
 #endif
 }
 
-constexpr Stream kNothing;
-
 constexpr int64_t kLine = 64;
 // What a member fetches before it looks for work again.
 constexpr int64_t kChunk = 8 * kLine;
 // What it fetches of one kernel's part, at most: it has to stay in a cache of its own.
 constexpr int64_t kMostChunks = (64 << 10) / kChunk;
 
-// Fetches the beginnings of the parts that the members of a team will read of a stream: that of this
-// one, and of the leader's, who has no time to, this one's share.
+// Fetches the beginnings of the parts that a team will read of a stream: one part, and the member's
+// share of the leader's, who has no time to. In teams of more than two another member may come to
+// read that part; it then finds it in a cache.
 class Fetcher {
  public:
   Fetcher(int64_t member, int64_t team) : member_(member), team_(team) {}
 
   // The next chunk of `stream`; false when enough is fetched.
   bool fetch(const Stream& stream) {
-    if (&stream != stream_) {
-      stream_ = &stream;
+    if (stream.data != data_) {
+      data_ = stream.data;
       num_chunks_ = 0;
     }
     const int64_t part = stream.size / team_;
@@ -65,13 +64,11 @@ class Fetcher {
 
   const int64_t member_;
   const int64_t team_;
-  const Stream* stream_ = nullptr;
+  const char* data_ = nullptr;
   int64_t num_chunks_ = 0;
 };
 
 }  // namespace
-
-Team::Team(int64_t size) : size_(size), ahead_(&kNothing) {}
 
 Team* Team::current() { return led; }
 

@@ -51,7 +51,9 @@ class Team {
     int64_t part;  // elements of each call, but the last
   };
 
-  explicit Team(int64_t size);
+  static constexpr Stream kNothing{};
+
+  explicit Team(int64_t size) : size_(size) {}
 
   void run(Work work, int64_t grain);
   void help(int64_t member);
@@ -65,7 +67,7 @@ class Team {
   // taken a part, and the work stays what it is until that part is done.
   alignas(64) std::atomic<uint64_t> ticket_{0};
   std::atomic<bool> is_over_{false};
-  std::atomic<const Stream*> ahead_;
+  std::atomic<const Stream*> ahead_{&kNothing};
   alignas(64) std::atomic<uint64_t> num_done_{0};
 };
 

@@ -218,6 +218,22 @@ def test_report_says_which_rank_it_is_of(tmp_path: Path) -> None:
     assert describe_weights(whole.load_report).startswith("float32")
 
 
+@pytest.mark.parametrize(
+    ("huge", "said"),
+    [
+        (None, "3.0 MiB"),
+        (0, "3.0 MiB, 0% in huge pages"),
+        (2 << 20, "3.0 MiB, 67% in huge pages"),
+        (4 << 20, "3.0 MiB, 100% in huge pages"),  # whole pages, of which the last is not full
+    ],
+)
+def test_report_says_how_much_is_in_huge_pages(tmp_path: Path, huge: int | None, said: str) -> None:
+    make_model("llama").save_pretrained(tmp_path)
+    report = load_model(str(tmp_path)).load_report
+    described = describe_weights({**report, "bytes": 3 << 20, "huge_page_bytes": huge})
+    assert described.endswith(f"; {said}")
+
+
 def test_model_with_too_few_heads_is_refused(tmp_path: Path) -> None:
     make_model("llama").save_pretrained(tmp_path)
     with pytest.raises(ModelLoadError, match=r"`num_heads` is 4: too few for 5 .* 1 to 4"):

@@ -1,6 +1,6 @@
 """Owns memory in huge pages, where the system has them; refuses to know what lies in it.
 
-Looking up the addresses of small pages takes a third of the time of reading memory from end to end.
+On a virtual machine memory in small pages took a quarter to a half longer to read from end to end.
 """
 
 import mmap
@@ -28,31 +28,40 @@ class HugePages:
         address = torch.frombuffer(self._map, dtype=torch.uint8).data_ptr()
         self._start = -address % HUGE_PAGE
         self.address = address + self._start
-        num_huge = self.num_bytes - small_bytes
-        if num_huge > 0 and hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
-            with suppress(OSError):  # a kernel without huge pages
-                self._map.madvise(mmap.MADV_HUGEPAGE, self._start + small_bytes, num_huge)
+        self._advise("MADV_NOHUGEPAGE", 0, min(small_bytes, self.num_bytes))
+        self._advise("MADV_HUGEPAGE", small_bytes, self.num_bytes)
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0) -> torch.Tensor:
         """A contiguous tensor from that byte on, in its own storage; keeps the memory alive."""
         count = torch.Size(shape).numel()
+        if offset + count * dtype.itemsize > self.num_bytes:
+            raise ValueError(f"{shape} of {dtype} at {offset} ends behind {self.num_bytes} bytes")
         start = self._start + offset
         return torch.frombuffer(self._map, dtype=dtype, count=count, offset=start).view(shape)
 
+    def _advise(self, advice: str, start: int, stop: int) -> None:
+        """Ask for that from one byte to another; a system or a kernel may not know the advice."""
+        if start < stop and hasattr(mmap, advice):
+            with suppress(OSError):
+                self._map.madvise(getattr(mmap, advice), self._start + start, stop - start)
 
-def huge_bytes(regions: list[HugePages], smaps: Path = _SMAPS) -> int:
-    """How much of them is in huge pages by now, in bytes; 0 where the system does not say.
+
+def huge_bytes(regions: list[HugePages], smaps: Path = _SMAPS) -> int | None:
+    """How much of them is in huge pages by now, in bytes; None where the system does not say.
 
     Other memory in huge pages counts, too, where the system has joined it to one of them.
     """
+    try:
+        lines = smaps.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
     ours = [(each.address, each.address + each.num_bytes) for each in regions]
     in_ours, total = False, 0
-    with suppress(OSError):
-        for line in smaps.read_text().splitlines():
-            field, value, *_ = line.split()
-            if not field.endswith(":"):
-                start, stop = (int(part, 16) for part in field.split("-"))
-                in_ours = any(start < end and begin < stop for begin, end in ours)
-            elif in_ours and field == "AnonHugePages:":
-                total += int(value) * 1024
+    for line in lines:
+        field, _, rest = line.partition(" ")
+        if not field.endswith(":"):
+            start, stop = (int(part, 16) for part in field.split("-"))
+            in_ours = any(start < end and begin < stop for begin, end in ours)
+        elif in_ours and field == "AnonHugePages:":
+            total += int(rest.split()[0]) * 1024
     return total

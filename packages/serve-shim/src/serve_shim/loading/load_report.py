@@ -46,15 +46,19 @@ def describe_weights(report: Mapping[str, object]) -> str:
         f"quantization {report['quantization']} ({report['quantization_reason']}): "
         + _counts(report["forms"]),
         _counts(report["kernels"]),
-        f"{_mib(report['bytes'])} MiB, {_mib(report['huge_page_bytes'])} MiB of it in huge pages",
+        _memory(report["bytes"], report["huge_page_bytes"]),
     ]
     if report["expanded"]:
         parts.append(f"expanded: {_counts(report['expanded'])}")
     return "; ".join(parts)
 
 
-def _mib(num_bytes: object) -> int:
-    return num_bytes // 2**20 if isinstance(num_bytes, int) else 0
+def _memory(num_bytes: object, huge: object) -> str:
+    """`huge` counts whole pages, and None is unknown."""
+    if not isinstance(num_bytes, int):
+        return str(num_bytes)
+    share = f", {min(1.0, huge / num_bytes):.0%} in huge pages" if isinstance(huge, int) else ""
+    return f"{num_bytes / 2**20:.1f} MiB{share}"
 
 
 def _counts(counts: object) -> str:

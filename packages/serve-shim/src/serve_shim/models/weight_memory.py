@@ -13,7 +13,7 @@ _ALIGNMENT = 64
 class WeightMemory:
     """Uninitialised parameters on one device; those of a CPU lie close together, in huge pages.
 
-    No two seem to share memory, and each keeps alive what it lies in.
+    Each has a storage of its own. What they lie in lives as long as any of them.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -34,9 +34,9 @@ class WeightMemory:
             values = region.tensor(shape, dtype, offset)
         return nn.Parameter(values, requires_grad=False)
 
-    def huge_bytes(self) -> int:
-        """How much of it is in huge pages by now, in bytes; 0 where the system does not say."""
-        return huge_bytes(self._regions)
+    def huge_bytes(self) -> int | None:
+        """Bytes of it in huge pages by now; None on other devices, or where nothing says."""
+        return huge_bytes(self._regions) if self._regions else None
 
     def _take(self, num_bytes: int) -> tuple[HugePages, int]:
         if not self._regions or self._regions[-1].num_bytes - self._next < num_bytes:
